@@ -1,0 +1,82 @@
+"""The little that the loop needs of a model, and the checks on what a model wrote.
+
+A model turns a request into a completion; it does not retry (Temporal does) and it does not
+run tools (the run does). An adapter raises `ModelUnavailable` for what another try may mend
+and `ModelRejected` for what it cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, runtime_checkable
+
+from ..canonical import dumps, parse, scrub
+from ..errors import UnrepresentableValue
+from .conversation import Completion, Message, ToolCall, ToolDefinition
+
+MAX_ARGUMENTS: Final = 256 * 1024
+"""Bytes of one call's arguments as ASCII JSON. Temporal wedges a workflow task at 2 MiB."""
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Everything that a completion depends on."""
+
+    model: str
+    instructions: str
+    tools: list[ToolDefinition]
+    messages: list[Message]
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A language model.
+
+    ``name`` is what the run's spec keeps and what the UI shows.
+    """
+
+    @property
+    def name(self) -> str:
+        """The model's name, stable over deploys."""
+        ...
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Ask once. Safe to repeat: a completion has no effect until it is recorded.
+
+        Raises:
+            ModelUnavailable: Worth another try (408, 409, 429, 5xx, connection, time-out).
+            ModelRejected: Final (any other 4xx, a request that cannot be built).
+        """
+        ...
+
+
+def examine(completion: Completion) -> Completion:
+    """Mark the calls of a completion that must not be run, and say why.
+
+    Nothing is repaired: half a list of commands is a valid list of other commands. A
+    completion that was cut off voids every call in it, complete-looking ones too.
+    """
+    cut_off = completion.finish_reason == "length"
+    return replace(
+        completion, calls=[_examine_call(call, cut_off=cut_off) for call in completion.calls]
+    )
+
+
+def _examine_call(call: ToolCall, *, cut_off: bool) -> ToolCall:
+    problem: str | None = None
+    if cut_off:
+        problem = "the message was cut off at the model's output limit, so none of it was run"
+    else:
+        try:
+            arguments = parse(call.arguments or "{}")
+        except UnrepresentableValue as err:
+            problem = scrub(f"the arguments are malformed or truncated: {err.message}", limit=300)
+        else:
+            if not isinstance(arguments, dict):
+                problem = "the arguments are not a JSON object"
+            elif len(dumps(arguments)) > MAX_ARGUMENTS:
+                problem = f"the arguments are over {MAX_ARGUMENTS // 1024} KiB"
+    if problem is None:
+        return replace(call, arguments=call.arguments or "{}")
+    # What cannot be run need not be carried whole through history.
+    return replace(call, problem=problem, arguments=call.arguments[:2_000])

@@ -1,0 +1,125 @@
+"""JSON as Commitline reads, writes and compares it.
+
+Everything that crosses Temporal or lies in Postgres is ASCII JSON text: it holds lone
+surrogates, NUL, big integers and key order exactly, where ``jsonb`` and pydantic's JSON
+parser refuse or change them. What JSON cannot hold faithfully (NaN, infinities, two keys
+that become one) is refused here, before anything depends on it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Final, NoReturn, TypeAlias
+
+from .errors import UnrepresentableValue
+
+Json: TypeAlias = Any
+"""What ``json.loads`` returns: dict, list, str, int, float, bool or None."""
+
+MAX_DEPTH: Final = 200
+"""Levels of nesting. Python's own limit depends on how deep the caller stands; this does not."""
+
+
+def parse(text: str) -> Json:
+    """Read JSON text strictly.
+
+    Raises:
+        UnrepresentableValue: Not JSON, NaN or infinity, a key twice in one object, an
+            integer of more than 4,300 digits (Python's own limit), or nested over 200 deep.
+    """
+    _check_depth(text)
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError) as err:
+        raise UnrepresentableValue(f"not valid JSON: {err}") from err
+
+
+def dumps(value: Json) -> str:
+    """Write ASCII JSON text, keys in the order given; the inverse of `parse`.
+
+    Raises:
+        UnrepresentableValue: The value holds NaN, an infinity, keys that are not strings,
+            or something that is not plain JSON data.
+    """
+    return _encode(value, sort_keys=False)
+
+
+def canonical(value: Json) -> str:
+    """Write the one text that equal values share: keys sorted, no white space.
+
+    ``True`` is not ``1`` and ``1.0`` is not ``1``: they are different texts.
+    """
+    return _encode(value, sort_keys=True)
+
+
+def digest(value: Json) -> str:
+    """Return the SHA-256 of the canonical text, as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical(value).encode("ascii")).hexdigest()
+
+
+def scrub(text: str, *, limit: int = 500) -> str:
+    """Make any text safe for a Temporal summary, failure message or log: printable, UTF-8, capped.
+
+    Lone surrogates and control characters are replaced by ``?``; what is over ``limit``
+    characters is cut and marked.
+    """
+    kept = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    clean = kept.encode("utf-8", "replace").decode("utf-8")
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in clean)
+
+
+def _encode(value: Json, *, sort_keys: bool) -> str:
+    try:
+        _check_plain(value, depth=0)
+        return json.dumps(
+            value,
+            ensure_ascii=True,
+            allow_nan=False,
+            sort_keys=sort_keys,
+            separators=(",", ":"),
+        )
+    except (TypeError, ValueError, RecursionError) as err:
+        raise UnrepresentableValue(f"no JSON form: {err}") from err
+
+
+def _check_plain(value: Json, *, depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise UnrepresentableValue(f"nested over {MAX_DEPTH} levels deep")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            # json.dumps would turn 1 and "1" into the same key.
+            if not isinstance(key, str):
+                raise UnrepresentableValue(f"an object key is {type(key).__name__}, not a string")
+            _check_plain(item, depth=depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            _check_plain(item, depth=depth + 1)
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    in_string = escaped = False
+    for char in text:
+        if in_string:
+            in_string = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise UnrepresentableValue(f"nested over {MAX_DEPTH} levels deep")
+        elif char in "]}":
+            depth -= 1
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _unique_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found

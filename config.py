@@ -1,0 +1,138 @@
+"""Settings: Temporal by its own SDK's configuration, everything else by ``COMMITLINE_…``.
+
+What is not set falls back to the servers of ``commitline dev``, if they run: that command
+leaves their addresses in ``.commitline/dev.json``, and every other command looks for that
+file in the working directory and the folders above it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
+
+from .errors import ConfigurationError
+
+DATA_DIR: Final = ".commitline"
+ADDRESSES_FILE: Final = "dev.json"
+PREFIX: Final = "COMMITLINE_"
+
+
+@dataclass(frozen=True)
+class DevAddresses:
+    """Where the servers of ``commitline dev`` listen, and who runs them."""
+
+    temporal_address: str
+    ui_url: str
+    database_url: str
+    pid: int
+
+    def write(self, data_dir: Path) -> None:
+        """Leave the addresses where the other commands look; replaced as a whole or not at all."""
+        target = data_dir / ADDRESSES_FILE
+        draft = target.with_suffix(".tmp")
+        draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        draft.replace(target)
+
+    @classmethod
+    def find(cls, start: Path | None = None) -> DevAddresses | None:
+        """Return the addresses of a *running* ``commitline dev`` at or above ``start``."""
+        start = (start or Path.cwd()).resolve()
+        for folder in (start, *start.parents):
+            path = folder / DATA_DIR / ADDRESSES_FILE
+            if path.is_file():
+                found = cls(**json.loads(path.read_text(encoding="utf-8")))
+                return found if _is_alive(found.pid) else None
+        return None
+
+
+class Settings(BaseModel):
+    """What a worker or a client may be told; each field is ``COMMITLINE_<FIELD>``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    database_url: str = ""
+    """The ledger's Postgres, as a URL or a libpq connection string."""
+    task_queue: str = Field(default="commitline", min_length=1)
+    pool_size: int = Field(default=10, ge=1)
+    """Connections at most. One is held for a statement, never during a tool or model call."""
+    statement_seconds: float = Field(default=10.0, gt=0)
+    """The deadline of one ledger call, waiting for a connection included."""
+    heartbeat_seconds: float = Field(default=10.0, ge=1)
+    """How soon a dead worker is noticed. Read when a run starts, then kept by the run."""
+    grace_seconds: float = Field(default=30.0, gt=0)
+    """How long a worker that is told to go may finish what it has begun."""
+    max_concurrent_activities: int = Field(default=100, ge=1)
+
+    @property
+    def grace(self) -> timedelta:
+        """``grace_seconds`` as the SDK wants it."""
+        return timedelta(seconds=self.grace_seconds)
+
+    @classmethod
+    def load(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read the environment, then the servers of ``commitline dev``.
+
+        Raises:
+            ConfigurationError: A value cannot be used; the message names the variable.
+        """
+        environment = os.environ if environment is None else environment
+        given = {
+            name: environment[PREFIX + name.upper()]
+            for name in cls.model_fields
+            if environment.get(PREFIX + name.upper())
+        }
+        if "database_url" not in given and (dev := DevAddresses.find()):
+            given["database_url"] = dev.database_url
+        try:
+            return cls.model_validate(given)
+        except ValidationError as err:
+            first = err.errors(include_input=False, include_url=False)[0]
+            name = PREFIX + str(first["loc"][0]).upper()
+            raise ConfigurationError(f"{name}: {first['msg']}") from err
+
+    def require_database(self) -> str:
+        """Return the database URL.
+
+        Raises:
+            ConfigurationError: None is set and no ``commitline dev`` runs here.
+        """
+        if not self.database_url:
+            raise ConfigurationError(
+                "no database: set COMMITLINE_DATABASE_URL, or start `commitline dev` in this folder"
+            )
+        return self.database_url
+
+
+async def connect_temporal() -> Client:
+    """Connect as ``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, … say, else to ``commitline dev``.
+
+    Raises:
+        ConfigurationError: No server answers at the address.
+    """
+    config = ClientConfig.load_client_connect_config()
+    if "target_host" not in config and (dev := DevAddresses.find()):
+        config["target_host"] = dev.temporal_address
+    config.setdefault("target_host", "localhost:7233")
+    try:
+        return await Client.connect(**config)
+    except RuntimeError as err:
+        raise ConfigurationError(f"no Temporal server at {config['target_host']}: {err}") from err
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

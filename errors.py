@@ -1,0 +1,243 @@
+"""Every error that Commitline raises, each with a stable code and a remedy.
+
+    CommitlineError
+    ├── DefinitionError         CL101  a tool, agent or app that cannot work
+    ├── InvalidRunId            CL102  an id that no run may have
+    ├── ConfigurationError      CL103  a missing or unusable setting
+    ├── LedgerError
+    │   ├── PlanDivergence         CL201  another call stands at this position
+    │   ├── IdempotencyKeyConflict CL202  the domain key was used for something else
+    │   ├── Fenced                 CL203  a later attempt owns the action
+    │   ├── RunNotRunning          CL204  the run may start nothing more
+    │   ├── RunInputConflict       CL205  the run exists with other input
+    │   ├── LedgerUnavailable      CL206  Postgres did not answer in time
+    │   ├── SchemaMismatch         CL207  the database and the code differ in version
+    │   └── MissingActionHeader    CL208  a guarded activity was scheduled without its header
+    ├── ActionError             told to the model as an error without effect
+    │   ├── InvalidArguments       CL301  the arguments do not fit the tool
+    │   ├── InvalidIdempotencyKey  CL302  no usable key comes out of the arguments
+    │   └── ToolRefused            CL303  the tool declined: nothing happened
+    ├── UnrepresentableValue    CL304  a value that JSON cannot hold
+    ├── ModelError
+    │   ├── ModelUnavailable       CL401  worth another try
+    │   └── ModelRejected          CL402  final
+    └── RunError
+        ├── RunFailed              CL501  the run ended without an answer
+        ├── MaxStepsExceeded       CL502  the run used up its model turns
+        ├── ScheduleUnsupported    CL503  a cron run: its ticks would share one identity
+        └── RunNotFound            CL504  no such run
+
+Codes are public and never renumbered. ``docs/reference/errors.md`` lists them for users.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import ClassVar
+
+
+class CommitlineError(Exception):
+    """The base of them all: catch it by kind, or look at ``code``.
+
+    Attributes:
+        code: Stable; safe to match on.
+        remedy: What to do next, in one sentence.
+        retryable: Whether the same call may succeed later without anybody's help.
+    """
+
+    code: ClassVar[str] = "CL000"
+    remedy: ClassVar[str] = "Read the message."
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.message} [{self.code}] {self.remedy}"
+
+
+class DefinitionError(CommitlineError):
+    """A tool, agent or app is defined in a way that cannot work."""
+
+    code = "CL101"
+    remedy = "Correct the definition; nothing has run."
+
+
+class InvalidRunId(CommitlineError):
+    """The id cannot be a run's: empty, not ASCII, with control characters, or too long."""
+
+    code = "CL102"
+    remedy = "Use 1 to 180 printable ASCII characters."
+
+
+class ConfigurationError(CommitlineError):
+    """A setting is missing or cannot be used."""
+
+    code = "CL103"
+    remedy = "Run `commitline doctor`: it says what is missing and how to get it."
+
+
+class LedgerError(CommitlineError):
+    """The base of what the ledger says no to."""
+
+
+class PlanDivergence(LedgerError):
+    """Another tool, or other arguments, stand at this position of the run.
+
+    Final: the run is not the run that wrote the row. Nothing was called.
+    """
+
+    code = "CL201"
+    remedy = (
+        "Nothing was called. Find out why the plan changed (edited history, changed workflow "
+        "code) and start a new run."
+    )
+
+
+class IdempotencyKeyConflict(LedgerError):
+    """The domain key is held by an action with other arguments, which stands."""
+
+    code = "CL202"
+    remedy = "The existing action stands. Use its receipt, or a key that names a different fact."
+
+    def __init__(self, message: str, *, existing: str = "") -> None:
+        super().__init__(message)
+        self.existing = existing
+        """The action key of the action that stands."""
+
+
+class Fenced(LedgerError):
+    """A later attempt of the same action has taken over; this one must not act."""
+
+    code = "CL203"
+    remedy = "Nothing to do: the later attempt answers for the action."
+    retryable = True
+
+
+class RunNotRunning(LedgerError):
+    """The run is unknown to the ledger, stopping, unwinding or ended: it starts nothing."""
+
+    code = "CL204"
+    remedy = "Open the run first, or start a new one."
+
+
+class RunInputConflict(LedgerError):
+    """A run with this id exists and was started with other input."""
+
+    code = "CL205"
+    remedy = "Use another id for other work, or start it with the first input to join it."
+
+
+class LedgerUnavailable(LedgerError):
+    """Postgres could not be reached, or did not answer within the statement's deadline."""
+
+    code = "CL206"
+    remedy = "Nothing was called. It is tried again by itself; check the database if it lasts."
+    retryable = True
+
+
+class SchemaMismatch(LedgerError):
+    """The database's schema is older or newer than this code can work with."""
+
+    code = "CL207"
+    remedy = "Run `commitline migrate` with the newest version that uses this database."
+
+
+class MissingActionHeader(LedgerError):
+    """A guarded activity was scheduled by a workflow without Commitline's interceptor."""
+
+    code = "CL208"
+    remedy = "Nothing was called. Run the workflow's worker with the same guards as this one."
+
+
+class ActionError(CommitlineError):
+    """The base of what ends a call without any effect and is told to the model."""
+
+
+class InvalidArguments(ActionError):
+    """The model's arguments do not fit the tool's parameters."""
+
+    code = "CL301"
+    remedy = "Nothing was called. Call again with arguments that fit the tool's schema."
+
+
+class InvalidIdempotencyKey(ActionError):
+    """The tool's key template gives no usable key for these arguments."""
+
+    code = "CL302"
+    remedy = "Nothing was called. Give every argument that the key names a non-empty value."
+
+
+class ToolRefused(ActionError):
+    """Raised by a tool to say: declined or invalid, and *nothing has happened*.
+
+    Raise it only when that is certain. It is recorded as an error without effect, so a
+    later action may use the same domain key again.
+    """
+
+    code = "CL303"
+    remedy = "Nothing has happened."
+
+
+class UnrepresentableValue(CommitlineError):
+    """A value has no faithful JSON form: NaN, keys that collapse, a file, a lambda, …."""
+
+    code = "CL304"
+    remedy = "Return something that JSON can hold: a pydantic model, a dataclass, plain data."
+
+
+class ModelError(CommitlineError):
+    """The base of what a model request can end with besides a completion."""
+
+
+class ModelUnavailable(ModelError):
+    """The provider could not answer now: throttled, overloaded, unreachable."""
+
+    code = "CL401"
+    remedy = "It is tried again by itself, up to the agent's `model_tries`."
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """How long the provider asked us to wait, if it did."""
+
+
+class ModelRejected(ModelError):
+    """The provider refused the request; the same request would be refused again."""
+
+    code = "CL402"
+    remedy = "Correct the model's name, the credentials or the request."
+
+
+class RunError(CommitlineError):
+    """The base of how a run can end badly."""
+
+
+class RunFailed(RunError):
+    """The run ended without an answer; the message says why."""
+
+    code = "CL501"
+    remedy = "See `commitline actions list` for what the run did: those actions stand."
+
+
+class MaxStepsExceeded(RunError):
+    """The agent asked for more model turns than ``max_steps`` allows."""
+
+    code = "CL502"
+    remedy = "What it did stands. Raise the agent's `max_steps`, or make the task smaller."
+
+
+class ScheduleUnsupported(RunError):
+    """The run has a `cron_schedule`, whose ticks share one first execution and so one identity."""
+
+    code = "CL503"
+    remedy = "Use a Temporal Schedule: each of its runs has an identity of its own."
+
+
+class RunNotFound(RunError):
+    """No run has this id, or its history is gone with the namespace's retention."""
+
+    code = "CL504"
+    remedy = "Check the id and the namespace; the ledger keeps the actions by run key."

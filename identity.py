@@ -1,0 +1,170 @@
+"""Who a run is, where a call stands in it, and what the outside world is told.
+
+Keys are pure functions of position and domain: never random, never from a clock, never from
+the model. A key that came out of the row, a clock or a random source would differ after a
+lost commit, and the same charge would be made again under another name.
+
+    run key          support-4821/0198c1f0-…            workflow id, first execution
+    position         2.0                                model turn 2, call 0 of its message
+    action key       support-4821/0198c1f0-…:2.0        the primary key of agent_actions
+    idempotency key  order-4821-charge  or  cl_…        what the downstream system is given
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NewType
+from urllib.parse import quote
+
+from .canonical import Json, canonical
+from .errors import DefinitionError, InvalidIdempotencyKey, InvalidRunId
+
+RunKey = NewType("RunKey", str)
+ActionKey = NewType("ActionKey", str)
+Position = NewType("Position", str)
+
+MAX_RUN_ID: Final = 180
+"""Characters of a workflow id. Temporal allows 1,000; keys made of it must stay readable."""
+MAX_IDEMPOTENCY_KEY: Final = 255
+"""Characters; the limit that Stripe and others publish for an idempotency key."""
+
+_RUN_UUID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_PLAIN = frozenset(string.ascii_letters + string.digits)
+
+
+def check_workflow_id(workflow_id: str) -> str:
+    """Return the id if a run may have it.
+
+    Raises:
+        InvalidRunId: It is blank, not ASCII, holds control characters, or is over 180 long.
+    """
+    if not workflow_id.strip():
+        raise InvalidRunId("a run's id must not be empty")
+    if len(workflow_id) > MAX_RUN_ID:
+        raise InvalidRunId(f"a run's id has {len(workflow_id)} characters, over {MAX_RUN_ID}")
+    if not (workflow_id.isascii() and workflow_id.isprintable()):
+        raise InvalidRunId(f"a run's id holds characters that it may not: {workflow_id!a}")
+    return workflow_id
+
+
+def run_key(workflow_id: str, first_execution_run_id: str) -> RunKey:
+    """Name a run: stable over replay, retry, reset and continue-as-new, fresh for every new run.
+
+    The last ``/`` separates the two, since an execution's id holds none; so no two pairs
+    share a key.
+    """
+    check_workflow_id(workflow_id)
+    if not _RUN_UUID.fullmatch(first_execution_run_id):
+        raise InvalidRunId(f"not the id of an execution: {first_execution_run_id!a}")
+    return RunKey(f"{workflow_id}/{first_execution_run_id}")
+
+
+def position(step: int, call: int) -> Position:
+    """Name a call: the model turn, from 0, and its index in that turn's message, from 0."""
+    return Position(f"{step}.{call}")
+
+
+def action_key(run: RunKey, at: Position) -> ActionKey:
+    """Name an action. ``%`` and ``:`` in the position are escaped, so the last ``:`` separates."""
+    return ActionKey(f"{run}:{at.replace('%', '%25').replace(':', '%3A')}")
+
+
+def default_idempotency_key(action: ActionKey) -> str:
+    """Return ``cl_`` and 40 base32 characters: ASCII, short, without personal data."""
+    hashed = hashlib.sha256(action.encode()).digest()
+    return "cl_" + base64.b32encode(hashed).decode("ascii")[:40].lower()
+
+
+def with_generation(domain_key: str, generation: int) -> str:
+    """Return what the ``generation``-th holder of a domain key sends: ``key``, ``key~2``, ….
+
+    After a released charge a provider would replay its old answer to the old key.
+    """
+    return domain_key if generation == 1 else f"{domain_key}~{generation}"
+
+
+@dataclass(frozen=True)
+class KeyTemplate:
+    """A domain key with parameters in it: ``order-{order_id}-charge``.
+
+    Values keep letters and digits; everything else is percent-escaped, separators included,
+    so that no two lists of values give the same key. ``~`` is kept for generations.
+    """
+
+    text: str
+    parts: tuple[tuple[str, str | None], ...]
+    """Literal text and the parameter after it, as `string.Formatter` splits them."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """The parameters that the template names."""
+        return frozenset(name for _, name in self.parts if name is not None)
+
+    @classmethod
+    def parse(cls, text: str) -> KeyTemplate:
+        """Read a template.
+
+        Raises:
+            DefinitionError: No parameter, two parameters without a separator that no value
+                can hold, ``~`` or characters outside printable ASCII, or a format or
+                attribute behind a name.
+        """
+        try:
+            found = list(string.Formatter().parse(text))
+        except ValueError as err:
+            raise DefinitionError(f"idempotency_key {text!r} is not a template: {err}") from err
+        template = cls(text, tuple((literal, name) for literal, name, _, _ in found))
+        plain = all(not spec and conversion is None for _, _, spec, conversion in found)
+        template._check(plain=plain)
+        return template
+
+    def render(self, arguments: Mapping[str, Json]) -> str:
+        """Return the domain key for these effective arguments (plain JSON values).
+
+        Raises:
+            InvalidIdempotencyKey: A named argument is null or empty, or the key is over 255.
+        """
+        key = "".join(
+            literal + (_escape(name, arguments.get(name)) if name is not None else "")
+            for literal, name in self.parts
+        )
+        if len(key) > MAX_IDEMPOTENCY_KEY:
+            raise InvalidIdempotencyKey(
+                f"the idempotency key has {len(key)} characters, over {MAX_IDEMPOTENCY_KEY}: "
+                f"{key[:60]}…"
+            )
+        return key
+
+    def _check(self, *, plain: bool) -> None:
+        names = [name for _, name in self.parts if name is not None]
+        literals = [literal for literal, _ in self.parts]
+        if not names or not plain or not all(name.isidentifier() for name in names):
+            raise DefinitionError(
+                f"idempotency_key {self.text!r} must name parameters, as in 'order-{{order_id}}'"
+            )
+        if "~" in "".join(literals) or not all(s.isascii() and s.isprintable() for s in literals):
+            raise DefinitionError(
+                f"idempotency_key {self.text!r} may hold printable ASCII except '~'"
+            )
+        # Between two values stands at least one character that no escaped value can hold.
+        between = [literal for literal, name in self.parts[1:] if name is not None]
+        if not all(set(literal) - _PLAIN - {"%"} for literal in between):
+            raise DefinitionError(
+                f"idempotency_key {self.text!r} needs a separator such as '-' between parameters"
+            )
+
+
+def _escape(name: str, value: Json) -> str:
+    if value is None or value == "":
+        raise InvalidIdempotencyKey(f"the idempotency key needs {name!r}, which is empty")
+    text = value if isinstance(value, str) else canonical(value)
+    escaped = quote(text, safe="", errors="surrogatepass")
+    # `quote` leaves these four alone, whatever `safe` says.
+    for char in "_.-~":
+        escaped = escaped.replace(char, f"%{ord(char):02X}")
+    return escaped
