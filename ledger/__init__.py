@@ -1,0 +1,29 @@
+"""The ledger: what is about to happen, before it happens, and what happened.
+
+Usable alone: it knows nothing of Temporal and needs only psycopg and pydantic.
+``docs/ledger.md`` shows it in a program without either workflow or model.
+"""
+
+from .action_ledger import ActionLedger
+from .actions import Action, ActionRequest, Attempt, Effect, Outcome, Run
+from .claims import AlreadyDone, Busy, Claim, Dispatched, Parked
+from .migrate import check_schema, migrate
+from .pool import ledger_pool
+
+__all__ = [
+    "Action",
+    "ActionLedger",
+    "ActionRequest",
+    "AlreadyDone",
+    "Attempt",
+    "Busy",
+    "Claim",
+    "Dispatched",
+    "Effect",
+    "Outcome",
+    "Parked",
+    "Run",
+    "check_schema",
+    "ledger_pool",
+    "migrate",
+]

@@ -1,0 +1,551 @@
+"""`ActionLedger`: intent before the call, outcome after it, in Postgres.
+
+Every method is one bounded ledger call. It takes a connection for its statements and gives
+it back before it returns, so none is held while a tool or a model works. Each opens its own
+transaction, or is a single statement in autocommit; none may be called inside a caller's.
+
+A call that meets a transient failure (a cut connection, a deadlock, a restart) is repeated
+until its deadline. That is safe because of the claim token: a claim that finds its own token
+goes on, and a record that finds itself recorded returns what stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+
+from ..canonical import Json, parse
+from ..errors import (
+    Fenced,
+    IdempotencyKeyConflict,
+    LedgerUnavailable,
+    RunInputConflict,
+    RunNotRunning,
+)
+from ..identity import ActionKey, RunKey, default_idempotency_key, with_generation
+from .actions import Action, ActionRequest, Attempt, Outcome, Run
+from .bounded import within
+from .claims import (
+    CONFLICT,
+    AlreadyDone,
+    Busy,
+    Claim,
+    Dispatched,
+    Parked,
+    Verdict,
+    judge_holder,
+    judge_own,
+    raise_if_conflict,
+    why_parked,
+)
+from .pool import Connection, Pool
+from .sql import QUERIES
+
+T = TypeVar("T")
+Row = Mapping[str, Any]
+
+_BACK_OFF_SECONDS: Final = 0.05
+"""Between tries of one ledger call after a transient failure."""
+
+_TRANSIENT: Final = (
+    psycopg.OperationalError,  # cut, refused, restarted, pool exhausted, 40001, 40P01, 57P01
+    psycopg.InterfaceError,  # the connection was closed under us
+    pg.ReadOnlySqlTransaction,  # a demoted primary
+)
+
+
+class ActionLedger:
+    """The ledger over an open psycopg pool (see `ledger_pool`).
+
+    Args:
+        pool: Opened and closed by the caller.
+        statement_seconds: The deadline of one ledger call, waiting for a connection included.
+    """
+
+    def __init__(self, pool: Pool, *, statement_seconds: float = 10.0) -> None:
+        self._pool = pool
+        self._seconds = statement_seconds
+
+    async def open_run(
+        self,
+        *,
+        run_key: RunKey,
+        workflow_id: str,
+        agent: str,
+        input_digest: str,
+        attempt_at: datetime,
+    ) -> Run:
+        """Register a run before its first action. Safe to repeat: the run key makes it one row.
+
+        Args:
+            run_key: See `commitline.identity.run_key`.
+            workflow_id: For people and for listing.
+            agent: The agent's name.
+            input_digest: Of the run's input; the same run cannot have another.
+            attempt_at: When the caller's attempt began, by the engine's clock. A run that
+                ended before that goes on (a retry or a reset of its workflow).
+
+        Raises:
+            RunInputConflict: The run exists with other input.
+            LedgerUnavailable: No answer within the deadline; nothing is lost by trying again.
+        """
+        row = await self._one(
+            "open_run",
+            run_key=run_key,
+            workflow_id=workflow_id,
+            agent=agent,
+            input_digest=input_digest,
+            attempt_at=attempt_at,
+        )
+        run = Run(**row)
+        if run.input_digest != input_digest:
+            raise RunInputConflict(f"{run_key} was opened with other input")
+        return run
+
+    async def end_run(self, run_key: RunKey, *, attempt_at: datetime) -> Run:
+        """Close a run: no attempt that began before ``attempt_at`` claims anything any more.
+
+        Safe to repeat. A run that the ledger does not know raises `RunNotRunning`.
+        """
+        row = await self._maybe("end_run", run_key=run_key, attempt_at=attempt_at)
+        if row is None:
+            raise RunNotRunning(f"{run_key} is not in the ledger")
+        return Run(**row)
+
+    async def get_run(self, run_key: RunKey) -> Run | None:
+        """Return one run."""
+        row = await self._maybe("get_run", run_key=run_key)
+        return None if row is None else Run(**row)
+
+    async def list_runs(self, *, workflow_id: str | None = None, limit: int = 100) -> list[Run]:
+        """Return the newest runs first, those of one workflow id if it is given."""
+        return [
+            Run(**row) for row in await self._all("list_runs", workflow_id=workflow_id, limit=limit)
+        ]
+
+    async def claim(self, request: ActionRequest, attempt: Attempt) -> Claim:
+        """Ask for the right to call, and commit the intent: *dispatched* before anything is sent.
+
+        One round trip in the common case (a new action, its domain key free). Safe to repeat
+        within an attempt, and never to be assumed from another one's answer.
+
+        Returns:
+            `Dispatched`: call, then record. `AlreadyDone`: return the stored outcome.
+            `Parked`: answer unknown. `Busy`: claim again later.
+
+        Raises:
+            PlanDivergence: Another call stands at this position; final.
+            IdempotencyKeyConflict: The domain key was used for something else, which stands.
+            Fenced: A later attempt of this action owns it.
+            RunNotRunning: The run is unknown, stopping, unwinding or ended.
+            LedgerUnavailable: No answer within the deadline. Nothing was called, and the
+                same attempt may claim again.
+        """
+
+        async def work(connection: Connection) -> Claim:
+            if await _claim_new(connection, request, attempt):
+                return _dispatched_new(request, attempt)
+            claim = await _claim_found(connection, request, attempt)
+            if claim is None:
+                # The run has ended: go on with it if this execution is younger than its end.
+                await _fetch(
+                    connection,
+                    "reopen_run",
+                    run_key=request.run_key,
+                    attempt_at=attempt.started_at,
+                )
+                claim = await _claim_found(connection, request, attempt)
+            if claim is None:
+                raise RunNotRunning(f"the run {request.run_key} has ended")
+            return claim
+
+        claim = await self._call(work)
+        if isinstance(claim, AlreadyDone):
+            raise_if_conflict(claim.action)
+        return claim
+
+    async def record(self, claim: Dispatched, outcome: Outcome) -> Outcome:
+        """Commit the outcome; return the one that *stands*, which is the first one recorded.
+
+        One round trip in the common case. Safe to repeat: only the holder of the claim
+        records, once. An error without effect releases the action's domain key.
+
+        Raises:
+            Fenced: Another attempt has taken the action over and has not recorded yet.
+            LedgerUnavailable: No answer within the deadline. Record again; do not call again.
+        """
+        releases = claim.domain_key is not None and not outcome.effect_possible
+        parameters = {
+            "key": claim.key,
+            "token": claim.attempt.token,
+            "outcome": outcome.kind,
+            "effect_possible": outcome.effect_possible,
+            "result": outcome.result,
+        }
+
+        async def work(connection: Connection) -> Outcome:
+            if not releases:
+                recorded = await _fetch(connection, "record", **parameters)
+            else:
+                recorded = await _record_and_release(connection, claim, parameters)
+            if recorded is not None:
+                return outcome
+            return _what_stands(await _fetch(connection, "get_action", key=claim.key), claim)
+
+        return await self._call(work)
+
+    async def park(self, claim: Dispatched, reason: str) -> Action:
+        """Leave the outcome unknown: the row waits for a person and is not sent again.
+
+        Safe to repeat; an outcome that was recorded meanwhile stands. Returns the row.
+
+        Raises:
+            Fenced: Another attempt has taken the action over.
+            LedgerUnavailable: No answer within the deadline.
+        """
+        parameters = {"key": claim.key, "token": claim.attempt.token, "reason": reason}
+
+        async def work(connection: Connection) -> Action:
+            row = await _fetch(connection, "park", **parameters)
+            if row is None:
+                row = await _fetch(connection, "get_action", key=claim.key)
+                if row is None or (row["status"] == "pending" and row["parked_at"] is None):
+                    raise Fenced(f"{claim.key} was taken over by another attempt")
+            return Action.from_row(row)
+
+        return await self._call(work)
+
+    async def hand_back(self, request: ActionRequest, attempt: Attempt) -> bool:
+        """Make the row a mere intent again, by an attempt that *knows* that it sent nothing.
+
+        Returns whether it did; it does not where an earlier attempt may have sent something.
+        Safe to repeat.
+        """
+        row = await self._maybe("hand_back", key=request.key, token=attempt.token)
+        return row is not None
+
+    async def get(self, key: ActionKey) -> Action | None:
+        """Return one action."""
+        row = await self._maybe("get_action", key=key)
+        return None if row is None else Action.from_row(row)
+
+    async def list(
+        self, run_key: RunKey | None = None, *, only_parked: bool = False, limit: int = 1000
+    ) -> list[Action]:
+        """Return actions, oldest first: of one run, or of all."""
+        rows = await self._all(
+            "list_actions", run_key=run_key, only_parked=only_parked, limit=limit
+        )
+        return [Action.from_row(row) for row in rows]
+
+    async def get_completion(self, run_key: RunKey, step: int) -> Json | None:
+        """Return what the model answered at this turn, or None if nothing is recorded."""
+        row = await self._maybe("get_completion", run_key=run_key, step=step)
+        return None if row is None else parse(row["completion"])
+
+    async def record_completion(self, run_key: RunKey, step: int, completion: str) -> Json:
+        """Record a model's completion (JSON text); return the one that stands, the first.
+
+        Safe to repeat: run and step make it one row.
+        """
+
+        async def work(connection: Connection) -> str:
+            at = {"run_key": run_key, "step": step}
+            row = await _fetch(connection, "record_completion", **at, completion=completion)
+            if row is None:
+                row = await _fetch(connection, "get_completion", **at)
+            assert row is not None, "a completion that conflicts exists"
+            return str(row["completion"])
+
+        return parse(await self._call(work))
+
+    async def _call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run one ledger call, repeated over transient failures until its deadline."""
+        last: Exception | None = None
+
+        async def persist() -> T:
+            nonlocal last
+            while True:
+                try:
+                    async with self._pool.connection() as connection:
+                        try:
+                            return await work(connection)
+                        except pg.ReadOnlySqlTransaction:
+                            # A connection to a demoted primary stays read-only: drop it.
+                            await connection.close()
+                            raise
+                except _TRANSIENT as err:
+                    last = err
+                    await asyncio.sleep(_BACK_OFF_SECONDS)
+
+        try:
+            return await within(self._seconds, persist())
+        except TimeoutError as err:
+            reason = f": {last}" if last else ""
+            raise LedgerUnavailable(
+                f"the ledger did not answer within {self._seconds:g} s{reason}"
+            ) from (last or err)
+
+    async def _maybe(self, query: str, **parameters: Any) -> Row | None:
+        return await self._call(lambda connection: _fetch(connection, query, **parameters))
+
+    async def _one(self, query: str, **parameters: Any) -> Row:
+        row = await self._maybe(query, **parameters)
+        assert row is not None, f"{query} returns a row"
+        return row
+
+    async def _all(self, query: str, **parameters: Any) -> list[Row]:
+        async def work(connection: Connection) -> list[Row]:
+            cursor = await connection.execute(QUERIES[query], parameters)
+            return list(await cursor.fetchall())
+
+        return await self._call(work)
+
+
+async def _fetch(connection: Connection, query: str, **parameters: Any) -> Row | None:
+    cursor = await connection.execute(QUERIES[query], parameters)
+    return await cursor.fetchone()
+
+
+async def _claim_new(connection: Connection, request: ActionRequest, attempt: Attempt) -> bool:
+    parameters = _request_parameters(request) | _attempt_parameters(attempt)
+    parameters["idempotency_key"] = _first_key(request)
+    try:
+        return await _fetch(connection, "claim_new", **parameters) is not None
+    except pg.UniqueViolation:
+        # Somebody took the domain key between our look and our insert: the row is there now.
+        return False
+
+
+async def _claim_found(
+    connection: Connection, request: ActionRequest, attempt: Attempt
+) -> Claim | None:
+    """Claim by the rules of `claims`, rows locked. None: the run has ended, nothing is written."""
+    async with connection.transaction():
+        run = await _fetch(connection, "lock_run", run_key=request.run_key)
+        if run is None:
+            raise RunNotRunning(f"the run {request.run_key} is not in the ledger")
+        own = await _fetch(connection, "lock_action", key=request.key)
+        if own is not None:
+            found = Action.from_row(own)
+            verdict = judge_own(found, request, attempt)
+            if verdict in (Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER) and not _runs(run):
+                return None
+            return await _carry_out(connection, verdict, found, request, attempt)
+        if not _runs(run):
+            return None
+        if request.domain_key is not None:
+            return await _claim_domain_key(connection, request, attempt)
+        return await _insert_dispatched(connection, request, attempt, generation=1)
+
+
+def _runs(run: Row) -> bool:
+    """Whether the run may start something. False: it has ended and might be opened again."""
+    if run["state"] in ("stopping", "unwinding"):
+        raise RunNotRunning(f"the run {run['run_key']} is {run['state']}")
+    return bool(run["state"] == "running")
+
+
+async def _carry_out(
+    connection: Connection,
+    verdict: Verdict,
+    found: Action,
+    request: ActionRequest,
+    attempt: Attempt,
+) -> Claim:
+    """Do what the rules say about a row: the claimant's own, or the holder's of its domain key."""
+    match verdict:
+        case Verdict.RETURN:
+            return AlreadyDone(found)
+        case Verdict.ANSWER_UNKNOWN:
+            return Parked(found)
+        case Verdict.WAIT:
+            return Busy(found.claimed_by or found.key)
+        case Verdict.PARK:
+            row = await _fetch(
+                connection, "park", key=found.key, token=None, reason=why_parked(found)
+            )
+            assert row is not None, "the row is locked and pending"
+            return Parked(Action.from_row(row))
+        case Verdict.GO_ON:
+            return _dispatched(found, request, attempt, taken_over=found.tries > 1)
+        case Verdict.DISPATCH | Verdict.TAKE_OVER:
+            row = await _fetch(
+                connection,
+                "dispatch",
+                key=found.key,
+                claimed_by=request.key,
+                **_attempt_parameters(attempt),
+            )
+            assert row is not None, "the row is locked and pending"
+            return _dispatched(
+                Action.from_row(row), request, attempt, taken_over=verdict is Verdict.TAKE_OVER
+            )
+
+
+async def _claim_domain_key(
+    connection: Connection, request: ActionRequest, attempt: Attempt
+) -> Claim:
+    held = await _fetch(connection, "lock_domain_key", domain_key=request.domain_key)
+    assert held is not None, "the key's row is made if there is none"
+    holder = held["held_by"]
+    if holder is None or holder == request.key:
+        # Free; or ours, from a row that a failover lost: the same key again, not the next one.
+        generation = held["generation"] + (1 if holder is None else 0)
+        await connection.execute(
+            QUERIES["hold_domain_key"],
+            {"domain_key": request.domain_key, "key": request.key, "generation": generation},
+        )
+        return await _insert_dispatched(connection, request, attempt, generation=generation)
+    row = await _fetch(connection, "lock_action", key=holder)
+    if row is None:
+        error = IdempotencyKeyConflict(
+            f"{request.domain_key!r} is held by {holder}, whose record is gone", existing=holder
+        )
+        return await _refuse(connection, request, error)
+    found = Action.from_row(row)
+    try:
+        verdict = judge_holder(found, request)
+    except IdempotencyKeyConflict as error:
+        return await _refuse(connection, request, error)
+    claim = await _carry_out(connection, verdict, found, request, attempt)
+    if isinstance(claim, AlreadyDone | Parked):
+        return await _insert_duplicate(connection, request, claim.action)
+    return claim
+
+
+async def _insert_dispatched(
+    connection: Connection, request: ActionRequest, attempt: Attempt, *, generation: int
+) -> Claim:
+    key = request.domain_key and with_generation(request.domain_key, generation)
+    parameters = _request_parameters(request) | _attempt_parameters(attempt)
+    parameters["idempotency_key"] = key or _first_key(request)
+    row = await _fetch(connection, "insert_dispatched", generation=generation, **parameters)
+    assert row is not None, "an insert without a conflict clause returns its row"
+    return _dispatched(Action.from_row(row), request, attempt, taken_over=False)
+
+
+async def _insert_duplicate(
+    connection: Connection, request: ActionRequest, original: Action
+) -> Claim:
+    """Give the claimant a row of its own that says whose receipt it has."""
+    done = original.recorded is not None
+    row = await _insert_settled(
+        connection,
+        request,
+        duplicate_of=original.key,
+        generation=original.generation,
+        outcome=original.recorded,
+        parked_reason=None if done else f"the same as {original.key}, which is unknown",
+    )
+    return AlreadyDone(row) if done else Parked(row)
+
+
+async def _refuse(
+    connection: Connection, request: ActionRequest, error: IdempotencyKeyConflict
+) -> Claim:
+    """Record a conflict, so that a replay refuses it too, whatever became of the holder."""
+    refused = Outcome.error(kind=CONFLICT, message=error.message, effect_possible=False)
+    return AlreadyDone(
+        await _insert_settled(
+            connection,
+            request,
+            duplicate_of=error.existing,
+            generation=1,
+            outcome=refused,
+            parked_reason=None,
+        )
+    )
+
+
+async def _insert_settled(
+    connection: Connection,
+    request: ActionRequest,
+    *,
+    duplicate_of: str,
+    generation: int,
+    outcome: Outcome | None,
+    parked_reason: str | None,
+) -> Action:
+    row = await _fetch(
+        connection,
+        "insert_settled",
+        **_request_parameters(request),
+        idempotency_key=None,
+        generation=generation,
+        duplicate_of=duplicate_of,
+        status="pending" if outcome is None else "done",
+        outcome=outcome and outcome.kind,
+        effect_possible=outcome and outcome.effect_possible,
+        result=outcome and outcome.result,
+        parked_reason=parked_reason,
+    )
+    assert row is not None, "an insert without a conflict clause returns its row"
+    return Action.from_row(row)
+
+
+async def _record_and_release(
+    connection: Connection, claim: Dispatched, parameters: dict[str, Any]
+) -> Row | None:
+    async with connection.transaction():
+        # The domain key first: that is the lock order.
+        await _fetch(connection, "lock_domain_key", domain_key=claim.domain_key)
+        recorded = await _fetch(connection, "record", **parameters)
+        if recorded is not None:
+            await connection.execute(
+                QUERIES["release_domain_key"], {"domain_key": claim.domain_key, "key": claim.key}
+            )
+        return recorded
+
+
+def _what_stands(row: Row | None, claim: Dispatched) -> Outcome:
+    recorded = None if row is None else Action.from_row(row).recorded
+    if recorded is None:
+        raise Fenced(f"{claim.key} was taken over by another attempt, or its row is gone")
+    return recorded
+
+
+def _dispatched(
+    row: Action, request: ActionRequest, attempt: Attempt, *, taken_over: bool
+) -> Dispatched:
+    assert row.idempotency_key is not None, "agent_actions_dispatch_is_complete"
+    return Dispatched(
+        key=row.key,
+        tool=row.tool,
+        args=row.args,
+        idempotency_key=row.idempotency_key,
+        domain_key=row.domain_key,
+        attempt=attempt,
+        taken_over=taken_over,
+        settles_for=None if row.key == request.key else request.key,
+    )
+
+
+def _dispatched_new(request: ActionRequest, attempt: Attempt) -> Dispatched:
+    return Dispatched(
+        key=request.key,
+        tool=request.tool,
+        args=request.args,
+        idempotency_key=_first_key(request),
+        domain_key=request.domain_key,
+        attempt=attempt,
+    )
+
+
+def _first_key(request: ActionRequest) -> str:
+    return request.domain_key or default_idempotency_key(request.key)
+
+
+def _request_parameters(request: ActionRequest) -> dict[str, Any]:
+    return {**asdict(request), "key": request.key}
+
+
+def _attempt_parameters(attempt: Attempt) -> dict[str, Any]:
+    return {"attempt_at": attempt.started_at, "token": attempt.token, "lease": attempt.lease}
+

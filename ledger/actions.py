@@ -1,0 +1,190 @@
+"""What the ledger holds: runs, actions, their effects and outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Literal, Self
+from uuid import UUID
+
+from ..canonical import Json, dumps, parse
+from ..identity import ActionKey, Position, RunKey, action_key
+
+RunState = Literal["running", "stopping", "unwinding", "ended"]
+ActionStatus = Literal["pending", "done"]
+OutcomeKind = Literal["ok", "error"]
+
+
+class Effect(StrEnum):
+    """What repeating a call would do to the world. Every tool declares one.
+
+    It decides what becomes of a call whose first attempt was lost after it was dispatched.
+    """
+
+    READ = "read"
+    """Repeating it harms nobody. Not in the ledger; simply run again."""
+    IDEMPOTENT = "idempotent"
+    """The downstream system deduplicates on our key: called again with the same key and the
+    stored arguments, as long as it remembers the key (``key_ttl``)."""
+    LOOKUP = "lookup"
+    """The downstream system can be asked whether it happened; never sent again unasked."""
+    AT_MOST_ONCE = "at_most_once"
+    """Neither: never sent again by itself, parked as unknown until a person settles it."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an action ended, as it is recorded. The first record stands for ever."""
+
+    kind: OutcomeKind
+    result: str
+    """JSON text: the returned value, or ``{"type": …, "message": …}`` of an error."""
+    effect_possible: bool
+    """Whether the outside world may have changed. An error without effect releases its key."""
+
+    @classmethod
+    def ok(cls, result: str) -> Self:
+        """It happened, and this is what it returned (JSON text)."""
+        return cls("ok", result, effect_possible=True)
+
+    @classmethod
+    def error(cls, *, kind: str, message: str, effect_possible: bool) -> Self:
+        """It ended with an error; ``effect_possible=False`` only where that is certain."""
+        return cls(
+            "error",
+            dumps({"type": kind, "message": message}),
+            effect_possible=effect_possible,
+        )
+
+    @property
+    def value(self) -> Json:
+        """``result``, read."""
+        return parse(self.result)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at an action, by one worker."""
+
+    started_at: datetime
+    """By the engine's clock: of two attempts of one action, the later one owns it."""
+    token: UUID
+    """Unique to this attempt; keep it for every ledger call that the attempt makes."""
+    lease: timedelta
+    """How long nobody else may take the action for dead, from the claim, by the database's
+    clock: the attempt's deadline plus grace. Never renewed."""
+
+
+@dataclass(frozen=True)
+class ActionRequest:
+    """An action that somebody is about to take."""
+
+    run_key: RunKey
+    position: Position
+    tool: str
+    args: str
+    """JSON text of the effective arguments: validated, defaults fixed."""
+    effect: Effect
+    requested_digest: str
+    """Of the arguments as the plan had them; another one at this position is a divergence."""
+    effective_digest: str
+    """Of what makes two requests the same business fact; see ``IdempotencyKeyConflict``."""
+    domain_key: str | None = None
+    key_ttl: timedelta | None = None
+    """How long the downstream system remembers a key; None is for ever."""
+    thread_id: str | None = None
+
+    @property
+    def key(self) -> ActionKey:
+        """The primary key of the action."""
+        return action_key(self.run_key, self.position)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row of ``agent_runs``."""
+
+    run_key: RunKey
+    workflow_id: str
+    agent: str
+    input_digest: str
+    state: RunState
+    epoch: int
+    opened_attempt_at: datetime
+    ended_attempt_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True)
+class Action:
+    """A row of ``agent_actions``; times are by the database's clock unless they say otherwise."""
+
+    key: ActionKey
+    tool: str
+    args: str
+    status: ActionStatus
+    result: str | None
+    created_at: datetime
+    run_key: RunKey
+    position: Position
+    thread_id: str | None
+    idempotency_key: str | None
+    domain_key: str | None
+    generation: int
+    effect: Effect
+    key_ttl: timedelta | None
+    requested_digest: str
+    effective_digest: str
+    claim_token: UUID | None
+    claimed_by: ActionKey | None
+    attempt_at: datetime | None
+    """When the attempt that dispatched last began, by the engine's clock."""
+    lease_until: datetime | None
+    tries: int
+    dispatched_at: datetime | None
+    done_at: datetime | None
+    outcome: OutcomeKind | None
+    effect_possible: bool | None
+    parked_at: datetime | None
+    parked_reason: str | None
+    duplicate_of: ActionKey | None
+    codec_version: int
+    now: datetime
+    """The database's clock when the row was read."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read a row as psycopg gives it."""
+        values = {name: row[name] for name in _ACTION_COLUMNS}
+        return cls(**{**values, "effect": Effect(row["effect"])})
+
+    @property
+    def parked(self) -> bool:
+        """Whether it waits for a person."""
+        return self.parked_at is not None
+
+    @property
+    def leased(self) -> bool:
+        """Whether an attempt may still be at work on it."""
+        return self.lease_until is not None and self.lease_until > self.now
+
+    @property
+    def state(self) -> Literal["intent", "dispatched", "unknown", "ok", "error"]:
+        """In one word: ``unknown`` is parked, ``error`` and ``ok`` are done."""
+        if self.outcome is not None:
+            return self.outcome
+        if self.parked:
+            return "unknown"
+        return "intent" if self.dispatched_at is None else "dispatched"
+
+    @property
+    def recorded(self) -> Outcome | None:
+        """The outcome that stands, if the action is done."""
+        if self.outcome is None or self.result is None or self.effect_possible is None:
+            return None
+        return Outcome(self.outcome, self.result, effect_possible=self.effect_possible)
+
+
+_ACTION_COLUMNS = tuple(field.name for field in fields(Action))

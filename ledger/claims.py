@@ -1,0 +1,172 @@
+"""The rules of a claim: what an attempt may do about the row that it finds.
+
+Pure functions over rows, so that the table below can be read, and tested, by itself. The
+ledger locks the rows, asks these, and writes what they say.
+
+    found                                        the attempt
+    -----                                        -----------
+    no row                                       writes it, dispatched, and calls
+    an intent: nothing was sent                  dispatches and calls
+    done                                         returns the stored outcome
+    parked                                       answers unknown
+    dispatched by this very attempt              goes on: the COMMIT's answer was lost
+    dispatched by an earlier attempt             takes over, by the row's effect
+    dispatched by a later attempt                is fenced: calls nothing
+    the domain key, held by another action:
+      done, same arguments                       returns that receipt, marked as existing
+      parked, same arguments                     answers unknown, naming it
+      an intent, or a live lease                 waits
+      dispatched, its attempt dead               settles that row, by its effect
+      other arguments                            is refused: the existing action stands
+    another tool or other arguments here         fails the run: the plan diverged
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence
+from ..identity import ActionKey
+from .actions import Action, ActionRequest, Attempt, Effect
+
+CONFLICT = IdempotencyKeyConflict.__name__
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """Call the tool, now, with these arguments and this key; then record."""
+
+    key: ActionKey
+    tool: str
+    args: str
+    """The *stored* arguments (JSON text), which a newer plan or newer code does not change."""
+    idempotency_key: str
+    domain_key: str | None
+    attempt: Attempt
+    taken_over: bool = False
+    """An earlier attempt may have called already: the key keeps this one from counting twice."""
+    settles_for: ActionKey | None = None
+    """The claimant, where the row is another action's; claim again after the record."""
+
+
+@dataclass(frozen=True)
+class AlreadyDone:
+    """It already happened: return the stored outcome, call nothing.
+
+    ``action.duplicate_of`` names the action whose receipt this is, where it is another's.
+    """
+
+    action: Action
+
+
+@dataclass(frozen=True)
+class Parked:
+    """It may have happened and is never sent again by itself: answer unknown."""
+
+    action: Action
+
+
+@dataclass(frozen=True)
+class Busy:
+    """Another live attempt is doing this now: claim again later."""
+
+    holder: ActionKey
+
+
+Claim: TypeAlias = Dispatched | AlreadyDone | Parked | Busy
+
+
+class Verdict(Enum):
+    """What an attempt may do about the row at its own position."""
+
+    RETURN = auto()
+    ANSWER_UNKNOWN = auto()
+    WAIT = auto()
+    GO_ON = auto()
+    DISPATCH = auto()
+    TAKE_OVER = auto()
+    PARK = auto()
+
+
+def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
+    """Judge the row that stands under the request's own action key.
+
+    Raises:
+        PlanDivergence: It is another call.
+        Fenced: A later attempt owns it.
+        IdempotencyKeyConflict: This call was refused before, and stays refused.
+    """
+    if (found.tool, found.requested_digest) != (request.tool, request.requested_digest):
+        raise PlanDivergence(
+            f"at {found.key} stands {found.tool} with arguments {found.requested_digest[:12]}, "
+            f"the plan now has {request.tool} with {request.requested_digest[:12]}"
+        )
+    if found.status == "done":
+        raise_if_conflict(found)
+        return Verdict.RETURN
+    if found.parked:
+        return Verdict.ANSWER_UNKNOWN
+    if found.dispatched_at is None or found.attempt_at is None:
+        return Verdict.DISPATCH
+    if found.claim_token == attempt.token:
+        return Verdict.GO_ON
+    if found.claimed_by != found.key and found.leased:
+        return Verdict.WAIT
+    if found.attempt_at >= attempt.started_at:
+        raise Fenced(
+            f"{found.key} is owned by the attempt of {found.attempt_at.isoformat()}; "
+            f"this one began at {attempt.started_at.isoformat()}"
+        )
+    return take_over(found)
+
+
+def take_over(found: Action) -> Verdict:
+    """Judge a dispatched row whose attempt is dead, by the row's effect, not by newer code."""
+    if found.effect is not Effect.IDEMPOTENT or found.dispatched_at is None:
+        return Verdict.PARK
+    if found.key_ttl is not None and found.now - found.dispatched_at >= found.key_ttl:
+        return Verdict.PARK
+    return Verdict.TAKE_OVER
+
+
+def why_parked(found: Action) -> str:
+    """Say why a row that `take_over` parks is not sent again."""
+    lost = "an earlier attempt was lost after it was dispatched"
+    if found.effect is Effect.IDEMPOTENT:
+        return f"{lost}, and the downstream system remembers its key only for {found.key_ttl}"
+    if found.effect is Effect.LOOKUP:
+        return f"{lost}, and the downstream system has not been asked"
+    return f"{lost}, and {found.tool} must not be sent twice"
+
+
+def judge_holder(holder: Action, request: ActionRequest) -> Verdict:
+    """Judge the row of the other action that holds the request's domain key.
+
+    Raises:
+        IdempotencyKeyConflict: It was used for something else, which stands.
+    """
+    if (holder.tool, holder.effective_digest) != (request.tool, request.effective_digest):
+        raise IdempotencyKeyConflict(
+            f"{request.domain_key!r} was used by {holder.key} for {holder.tool} {holder.args}, "
+            f"and is now asked for {request.tool} {request.args}",
+            existing=holder.key,
+        )
+    if holder.status == "done":
+        return Verdict.RETURN
+    if holder.parked:
+        return Verdict.ANSWER_UNKNOWN
+    if holder.dispatched_at is None or holder.leased:
+        return Verdict.WAIT
+    return take_over(holder)
+
+
+def raise_if_conflict(found: Action) -> None:
+    """Refuse again what was refused: the row of a conflict holds the message."""
+    outcome = found.recorded
+    if outcome is None or outcome.kind != "error" or outcome.effect_possible:
+        return
+    error = outcome.value
+    if error.get("type") == CONFLICT:
+        raise IdempotencyKeyConflict(error["message"], existing=found.duplicate_of or "")

@@ -1,0 +1,87 @@
+"""One codec for live and replay: what the model reads now is what it reads after a crash.
+
+A returned value becomes JSON text once, by pydantic's JSON mode and the tool's declared
+return type, and from then on only that text exists: recorded, sent through Temporal, shown
+to the model. A value that has no JSON form becomes, once, a recorded error that names tool
+and type; the effect stands, and the tool is not run again because its answer was odd.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from ..canonical import dumps
+from ..errors import UnrepresentableValue
+from .actions import Outcome
+
+MAX_ERROR_TEXT: Final = 4_000
+"""Characters of an exception's text that are kept."""
+
+
+def encode_result(tool: str, value: Any, adapter: TypeAdapter[Any] | None) -> Outcome:
+    """Return the outcome of a call that returned ``value``.
+
+    Args:
+        tool: Named in the error.
+        value: Whatever the tool returned; ``None``, ``""`` and ``[]`` are results.
+        adapter: Of the declared return type; None where there is none.
+    """
+    try:
+        return Outcome.ok(_encode(value, adapter))
+    except UnrepresentableValue as err:
+        return Outcome.error(
+            kind="UnrepresentableResult",
+            message=(
+                f"{tool} ran, and its effect stands, but its result of type "
+                f"{type(value).__qualname__} could not be kept ({err.message})"
+            ),
+            effect_possible=True,
+        )
+
+
+def encode_error(error: BaseException, *, effect_possible: bool) -> Outcome:
+    """Return the outcome of a call that raised: class and text, kept once."""
+    return Outcome.error(
+        kind=type(error).__name__, message=error_text(error), effect_possible=effect_possible
+    )
+
+
+def error_text(error: BaseException) -> str:
+    """Return an exception's text, capped; never raises, whatever its ``__str__`` does."""
+    try:
+        text = getattr(error, "message", None) or str(error)
+    except Exception:
+        text = ""
+    return str(text)[:MAX_ERROR_TEXT] or f"{type(error).__name__} without a message"
+
+
+def _encode(value: Any, adapter: TypeAdapter[Any] | None) -> str:
+    try:
+        plain = dumps(value)
+    except UnrepresentableValue:
+        plain = None
+    if adapter is None and plain is not None:
+        # Plain data goes as it is: pydantic would refuse a lone surrogate, which JSON holds.
+        return plain
+    try:
+        return dumps(_jsonable(value, adapter))
+    except Exception as err:
+        # Whatever a foreign __repr__, serializer or generator raises, it is one tool's fault.
+        if plain is not None:
+            return plain
+        if isinstance(err, UnrepresentableValue):
+            raise
+        raise UnrepresentableValue(f"no JSON form: {error_text(err)[:200]}") from err
+
+
+def _jsonable(value: Any, adapter: TypeAdapter[Any] | None) -> Any:
+    if adapter is None:
+        return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
+    try:
+        return adapter.dump_python(value, mode="json", warnings="none")
+    except (PydanticSerializationError, UnicodeDecodeError):
+        # Bytes that are no text: the same value, its bytes as base64.
+        return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")

@@ -1,0 +1,48 @@
+"""The ledger's connections: a psycopg pool, set up so that nothing depends on a session.
+
+Connections are in autocommit (a statement is its own transaction unless a method opens
+one), keep no session state and prepare no statements, so a transaction-mode pooler may
+stand between. ``json`` is read as the text that it is.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.string import TextLoader
+from psycopg_pool import AsyncConnectionPool
+
+Connection: TypeAlias = AsyncConnection[DictRow]
+Pool: TypeAlias = AsyncConnectionPool[Connection]
+
+
+def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
+    """Make a pool for `ActionLedger`; open it with ``async with`` before use.
+
+    Args:
+        database_url: A URL or libpq connection string.
+        size: Connections at most. One is held per statement, so a few serve many runs.
+    """
+    return AsyncConnectionPool(
+        database_url,
+        connection_class=AsyncConnection[DictRow],
+        min_size=1,
+        max_size=size,
+        open=False,
+        name="commitline",
+        configure=_configure,
+        kwargs={
+            "autocommit": True,
+            "row_factory": dict_row,
+            # Prepared statements belong to a session, and a transaction-mode pooler gives
+            # every transaction another one.
+            "prepare_threshold": None,
+            "application_name": "commitline",
+        },
+    )
+
+
+async def _configure(connection: Connection) -> None:
+    connection.adapters.register_loader("json", TextLoader)

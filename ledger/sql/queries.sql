@@ -1,0 +1,159 @@
+-- Named queries. A line `-- name: purpose` starts each; parameters are always bound.
+
+-- open_run: register a run, or go on with one that a retry or a reset opens again.
+insert into agent_runs (run_key, workflow_id, agent, input_digest, opened_attempt_at)
+values (%(run_key)s, %(workflow_id)s, %(agent)s, %(input_digest)s, %(attempt_at)s)
+on conflict (run_key) do update
+    set state = case
+            when agent_runs.state = 'ended'
+                 and agent_runs.ended_attempt_at < excluded.opened_attempt_at
+            then 'running' else agent_runs.state end
+returning *;
+
+-- end_run: close a run; a later attempt (by the engine's clock) may open it again.
+update agent_runs
+   set state = 'ended',
+       ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
+ where run_key = %(run_key)s
+returning *;
+
+-- get_run: one run.
+select * from agent_runs where run_key = %(run_key)s;
+
+-- list_runs: the newest runs, those of one workflow id if it is given.
+select * from agent_runs
+ where %(workflow_id)s::text is null or workflow_id = %(workflow_id)s
+ order by created_at desc, run_key
+ limit %(limit)s;
+
+-- lock_run: keep the run's state as it is until this claim has committed.
+select * from agent_runs where run_key = %(run_key)s for share;
+
+-- reopen_run: a claim by an execution that began after the end goes on with the run.
+update agent_runs set state = 'running'
+ where run_key = %(run_key)s and state = 'ended' and ended_attempt_at < %(attempt_at)s
+returning *;
+
+-- claim_new: the common case in one statement: the run runs, the action is new, its domain
+-- key is free. No row back means that the case is another one; a unique violation on
+-- agent_domain_keys means that somebody took the key at the same moment.
+with run as (
+    select run_key from agent_runs
+     where run_key = %(run_key)s and state = 'running'
+       for share
+), action as (
+    insert into agent_actions (
+        key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, effect,
+        key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
+        lease_until, tries, dispatched_at)
+    select %(key)s, %(tool)s, %(args)s::json, run.run_key, %(position)s, %(thread_id)s,
+           %(idempotency_key)s, %(domain_key)s::text, %(effect)s, %(key_ttl)s::interval,
+           %(requested_digest)s, %(effective_digest)s, %(token)s::uuid, %(key)s,
+           %(attempt_at)s::timestamptz, clock_timestamp() + %(lease)s::interval, 1,
+           clock_timestamp()
+      from run
+     where not exists (select from agent_domain_keys where domain_key = %(domain_key)s)
+    on conflict (key) do nothing
+    returning key, domain_key
+), held as (
+    insert into agent_domain_keys (domain_key, generation, held_by)
+    select domain_key, 1, key from action where domain_key is not null
+)
+select key from action;
+
+-- get_action: one action; `now` is the database's clock, by which leases are judged.
+select *, clock_timestamp() as now from agent_actions where key = %(key)s;
+
+-- lock_action: one action, locked until this claim has committed.
+select *, clock_timestamp() as now from agent_actions where key = %(key)s for update;
+
+-- lock_domain_key: make the key's row if there is none, and lock it.
+insert into agent_domain_keys (domain_key, generation, held_by)
+values (%(domain_key)s, 0, null)
+on conflict (domain_key) do update set generation = agent_domain_keys.generation
+returning generation, held_by;
+
+-- hold_domain_key: give the key to an action, which sends this generation of it.
+update agent_domain_keys set held_by = %(key)s, generation = %(generation)s
+ where domain_key = %(domain_key)s;
+
+-- release_domain_key: by proof only: the holder had no effect.
+update agent_domain_keys set held_by = null
+ where domain_key = %(domain_key)s and held_by = %(key)s;
+
+-- insert_dispatched: an action that is called as soon as this has committed.
+insert into agent_actions (
+    key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
+    effect, key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
+    lease_until, tries, dispatched_at)
+values (
+    %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
+    %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
+    %(requested_digest)s, %(effective_digest)s, %(token)s, %(key)s, %(attempt_at)s,
+    clock_timestamp() + %(lease)s, 1, clock_timestamp())
+returning *, clock_timestamp() as now;
+
+-- insert_settled: an action that is never called: it duplicates another, or was refused.
+insert into agent_actions (
+    key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
+    effect, key_ttl, requested_digest, effective_digest, duplicate_of, status, outcome,
+    effect_possible, result, done_at, parked_at, parked_reason)
+values (
+    %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
+    %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
+    %(requested_digest)s, %(effective_digest)s, %(duplicate_of)s, %(status)s, %(outcome)s,
+    %(effect_possible)s, %(result)s::json,
+    case when %(status)s = 'done' then clock_timestamp() end,
+    case when %(parked_reason)s::text is not null then clock_timestamp() end,
+    %(parked_reason)s)
+returning *, clock_timestamp() as now;
+
+-- dispatch: call an action that stands: a mere intent, or one taken over.
+update agent_actions
+   set claim_token = %(token)s,
+       claimed_by = %(claimed_by)s,
+       attempt_at = %(attempt_at)s,
+       lease_until = clock_timestamp() + %(lease)s,
+       tries = tries + 1,
+       dispatched_at = coalesce(dispatched_at, clock_timestamp())
+ where key = %(key)s and status = 'pending'
+returning *, clock_timestamp() as now;
+
+-- hand_back: the attempt sent nothing; the row is an intent again.
+update agent_actions
+   set claim_token = null, claimed_by = null, attempt_at = null, lease_until = null,
+       dispatched_at = null, tries = tries - 1
+ where key = %(key)s and claim_token = %(token)s and status = 'pending' and tries = 1
+returning key;
+
+-- record: the outcome, by the attempt that holds the claim; the first one stands.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       result = %(result)s::json, done_at = clock_timestamp(),
+       parked_at = null, parked_reason = null
+ where key = %(key)s and claim_token = %(token)s and status = 'pending'
+returning key;
+
+-- park: not sent again by itself; a person settles it.
+update agent_actions
+   set parked_at = clock_timestamp(), parked_reason = %(reason)s
+ where key = %(key)s and status = 'pending' and parked_at is null
+   and (%(token)s::uuid is null or claim_token = %(token)s)
+returning *, clock_timestamp() as now;
+
+-- list_actions: the actions of a run, or of all runs, oldest first.
+select *, clock_timestamp() as now from agent_actions
+ where (%(run_key)s::text is null or run_key = %(run_key)s)
+   and (not %(only_parked)s or parked_at is not null)
+ order by created_at, key
+ limit %(limit)s;
+
+-- record_completion: the first completion of a model turn stands.
+insert into agent_completions (run_key, step, completion)
+values (%(run_key)s, %(step)s, %(completion)s::json)
+on conflict (run_key, step) do nothing
+returning completion::text;
+
+-- get_completion: what the model answered at this turn, if it is recorded.
+select completion::text from agent_completions
+ where run_key = %(run_key)s and step = %(step)s;
