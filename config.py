@@ -121,11 +121,11 @@ async def connect_temporal() -> Client:
     config = ClientConfig.load_client_connect_config()
     if "target_host" not in config and (dev := DevAddresses.find()):
         config["target_host"] = dev.temporal_address
-    config.setdefault("target_host", "localhost:7233")
+    address = config.setdefault("target_host", "localhost:7233")
     try:
         return await Client.connect(**config)
     except RuntimeError as err:
-        raise ConfigurationError(f"no Temporal server at {config['target_host']}: {err}") from err
+        raise ConfigurationError(f"no Temporal server at {address}: {err}") from err
 
 
 def _is_alive(pid: int) -> bool:

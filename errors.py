@@ -121,6 +121,11 @@ class RunNotRunning(LedgerError):
     code = "CL204"
     remedy = "Open the run first, or start a new one."
 
+    def __init__(self, message: str, *, known: bool = True) -> None:
+        super().__init__(message)
+        self.known = known
+        """Whether the ledger has the run at all."""
+
 
 class RunInputConflict(LedgerError):
     """A run with this id exists and was started with other input."""

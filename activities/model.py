@@ -69,12 +69,13 @@ def _examine_call(call: ToolCall, *, cut_off: bool) -> ToolCall:
     else:
         try:
             arguments = parse(call.arguments or "{}")
+            size = len(dumps(arguments))
         except UnrepresentableValue as err:
             problem = scrub(f"the arguments are malformed or truncated: {err.message}", limit=300)
         else:
             if not isinstance(arguments, dict):
                 problem = "the arguments are not a JSON object"
-            elif len(dumps(arguments)) > MAX_ARGUMENTS:
+            elif size > MAX_ARGUMENTS:
                 problem = f"the arguments are over {MAX_ARGUMENTS // 1024} KiB"
     if problem is None:
         return replace(call, arguments=call.arguments or "{}")

@@ -1,0 +1,1 @@
+"""Applications as their users write them; they import `commitline` as anybody does."""

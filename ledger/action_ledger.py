@@ -12,7 +12,7 @@ goes on, and a record that finds itself recorded returns what stands.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final, TypeVar
@@ -115,7 +115,7 @@ class ActionLedger:
         """
         row = await self._maybe("end_run", run_key=run_key, attempt_at=attempt_at)
         if row is None:
-            raise RunNotRunning(f"{run_key} is not in the ledger")
+            raise RunNotRunning(f"{run_key} is not in the ledger", known=False)
         return Run(**row)
 
     async def get_run(self, run_key: RunKey) -> Run | None:
@@ -123,7 +123,7 @@ class ActionLedger:
         row = await self._maybe("get_run", run_key=run_key)
         return None if row is None else Run(**row)
 
-    async def list_runs(self, *, workflow_id: str | None = None, limit: int = 100) -> list[Run]:
+    async def list_runs(self, *, workflow_id: str | None = None, limit: int = 100) -> Sequence[Run]:
         """Return the newest runs first, those of one workflow id if it is given."""
         return [
             Run(**row) for row in await self._all("list_runs", workflow_id=workflow_id, limit=limit)
@@ -237,7 +237,7 @@ class ActionLedger:
 
     async def list(
         self, run_key: RunKey | None = None, *, only_parked: bool = False, limit: int = 1000
-    ) -> list[Action]:
+    ) -> Sequence[Action]:
         """Return actions, oldest first: of one run, or of all."""
         rows = await self._all(
             "list_actions", run_key=run_key, only_parked=only_parked, limit=limit
@@ -300,10 +300,10 @@ class ActionLedger:
         assert row is not None, f"{query} returns a row"
         return row
 
-    async def _all(self, query: str, **parameters: Any) -> list[Row]:
-        async def work(connection: Connection) -> list[Row]:
+    async def _all(self, query: str, **parameters: Any) -> Sequence[Row]:
+        async def work(connection: Connection) -> Sequence[Row]:
             cursor = await connection.execute(QUERIES[query], parameters)
-            return list(await cursor.fetchall())
+            return await cursor.fetchall()
 
         return await self._call(work)
 
@@ -330,7 +330,7 @@ async def _claim_found(
     async with connection.transaction():
         run = await _fetch(connection, "lock_run", run_key=request.run_key)
         if run is None:
-            raise RunNotRunning(f"the run {request.run_key} is not in the ledger")
+            raise RunNotRunning(f"the run {request.run_key} is not in the ledger", known=False)
         own = await _fetch(connection, "lock_action", key=request.key)
         if own is not None:
             found = Action.from_row(own)
@@ -548,4 +548,3 @@ def _request_parameters(request: ActionRequest) -> dict[str, Any]:
 
 def _attempt_parameters(attempt: Attempt) -> dict[str, Any]:
     return {"attempt_at": attempt.started_at, "token": attempt.token, "lease": attempt.lease}
-

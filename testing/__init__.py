@@ -1,0 +1,1 @@
+"""For tests and demonstrations: real servers, processes to kill, a provider that counts."""

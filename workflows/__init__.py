@@ -1,0 +1,6 @@
+"""What decides: the agent's loop. It does no I/O and never imports psycopg."""
+
+from .action_headers import ActionHeaders
+from .agent_run import AGENT_RUN, AgentRun, RunInput, RunResult
+
+__all__ = ["AGENT_RUN", "ActionHeaders", "AgentRun", "RunInput", "RunResult"]

@@ -1,0 +1,1 @@
+"""A shop's support agent: it looks an order up, charges a card and sends a receipt."""

@@ -1,0 +1,61 @@
+"""Where a guarded call comes from: a header, made in the workflow, read by the guard.
+
+It is made there so that the digest is of the arguments as the *plan* had them, before a
+worker with newer code decodes them and fills in newer defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+
+from ..canonical import digest, parse
+from ..errors import MissingActionHeader, UnrepresentableValue
+from ..identity import Position, RunKey
+from .wire import pack, unpack
+
+HEADER: Final = "commitline-action"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run and position of a call, and the digest of its arguments in the plan."""
+
+    run_key: RunKey
+    position: Position
+    requested_digest: str
+
+    def to_payload(self) -> Payload:
+        """Write the header."""
+        return pack(self).payload
+
+    @classmethod
+    def read(cls, headers: Mapping[str, Payload], *, activity: str) -> Origin:
+        """Read the header.
+
+        Raises:
+            MissingActionHeader: There is none: the workflow's worker lacks the interceptor.
+        """
+        if HEADER not in headers:
+            raise MissingActionHeader(f"{activity} is guarded and came without its header")
+        return unpack(cls, RawValue(headers[HEADER]))
+
+
+def requested_digest(payloads: Sequence[Payload]) -> str:
+    """Return one digest for a call's arguments: JSON by its meaning, all else by its bytes."""
+    return digest([_meaning(payload) for payload in payloads])
+
+
+def _meaning(payload: Payload) -> object:
+    encoding = payload.metadata.get("encoding", b"").decode("ascii", "replace")
+    if encoding.startswith("json/"):
+        try:
+            return parse(payload.data.decode("utf-8"))
+        except (UnrepresentableValue, UnicodeDecodeError):
+            pass  # no JSON in our sense (NaN, say): its bytes are compared
+    return {encoding: hashlib.sha256(payload.data).hexdigest()}

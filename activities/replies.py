@@ -1,0 +1,95 @@
+"""What the model is told about a call: exactly one reply, whatever happened.
+
+Three statuses. ``ok``: it happened. ``error``: it did not happen, or, said so, it happened
+and its answer could not be kept. ``unknown``: it may have happened. Never "failed" for
+something that may stand. A reply is made of what is recorded and nothing else, so a replay
+reads the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..canonical import dumps
+from ..errors import ActionError, IdempotencyKeyConflict
+from ..ledger.actions import Action, Outcome
+from .conversation import OutcomeStatus
+
+MAX_CONTENT: Final = 256 * 1024
+"""Characters of a result that travel. The whole stays in the ledger."""
+_HEAD: Final = 8_000
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to one call, as it goes through Temporal to the model."""
+
+    status: OutcomeStatus
+    content: Any
+    """JSON data."""
+    action_key: str | None = None
+    """The row that answers for it, if it has one."""
+
+
+def done(key: str | None, outcome: Outcome, *, duplicate_of: str | None = None) -> Reply:
+    """Tell a recorded outcome; ``duplicate_of`` names the action whose receipt it is."""
+    if outcome.kind == "error":
+        return Reply("error", _error(outcome.value, outcome.effect_possible), key)
+    content = _bounded(outcome, duplicate_of or key)
+    if duplicate_of is not None:
+        content = {
+            "existing": True,
+            "action": duplicate_of,
+            "note": "This had already been done by that action; it was not done again.",
+            "result": content,
+        }
+    return Reply("ok", content, key)
+
+
+def unknown(action: Action) -> Reply:
+    """Tell that it may have happened, why that is not known, and who settles it."""
+    content = {
+        "unknown": {
+            "message": "This may or may not have happened. Do not assume either.",
+            "reason": action.parked_reason,
+            "action": action.duplicate_of or action.key,
+            "settled_by": "an operator, who looks at the downstream system",
+            "asking_again": "will not repeat it",
+        }
+    }
+    return Reply("unknown", content, action.key)
+
+
+def refused(error: ActionError | IdempotencyKeyConflict, *, key: str | None = None) -> Reply:
+    """Tell an error without effect: nothing was called."""
+    content = _error({"type": type(error).__name__, "message": error.message}, False)
+    if isinstance(error, IdempotencyKeyConflict):
+        content["error"]["existing_action"] = error.existing
+        content["error"]["existing_action_stands"] = True
+    return Reply("error", content, key)
+
+
+def not_run(kind: str, message: str) -> Reply:
+    """Tell that a call was not even tried: unknown tool, malformed or truncated arguments."""
+    return Reply("error", _error({"type": kind, "message": message}, False))
+
+
+def _error(error: dict[str, Any], effect_possible: bool) -> dict[str, Any]:
+    return {"error": {**error, "effect": "happened" if effect_possible else "none"}}
+
+
+def _bounded(outcome: Outcome, key: str | None) -> Any:
+    if len(outcome.result) <= MAX_CONTENT:
+        return outcome.value
+    return {
+        "truncated": True,
+        "characters": len(outcome.result),
+        "whole_value": f"in the ledger, as the result of {key}" if key else "not kept: a read",
+        "head": outcome.result[:_HEAD],
+    }
+
+
+def content_text(reply: Reply) -> str:
+    """Return a reply's content as the JSON text that the model reads."""
+    return dumps(reply.content)

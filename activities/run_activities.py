@@ -1,0 +1,178 @@
+"""The run's own activities: open it, ask the model, close it.
+
+Each is safe to repeat: the run key, and the model turn within it, make one row of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from ..canonical import scrub
+from ..crash import crash_point
+from ..errors import (
+    ConfigurationError,
+    LedgerError,
+    ModelRejected,
+    ModelUnavailable,
+)
+from ..identity import RunKey
+from ..ledger import ActionLedger
+from .agent import AgentSpec, App
+from .conversation import Completion, Message
+from .guard import as_failure, persist
+from .heartbeat import beating
+from .model import ModelRequest, examine
+from .wire import from_plain, pack, to_text, unpack
+
+log = structlog.get_logger("commitline")
+
+OPEN_RUN: Final = "commitline.open_run"
+CALL_MODEL: Final = "commitline.call_model"
+CLOSE_RUN: Final = "commitline.close_run"
+
+MAX_COMPLETION: Final = 1024 * 1024
+"""Characters of a completion as JSON. Temporal refuses a payload over 2 MiB."""
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """What registers a run."""
+
+    run_key: RunKey
+    agent: str
+    input_digest: str
+
+
+@dataclass(frozen=True)
+class CallModel:
+    """One model turn of a run."""
+
+    run_key: RunKey
+    step: int
+    spec: AgentSpec
+    messages: list[Message]
+
+
+@dataclass(frozen=True)
+class CloseRun:
+    """What ends a run."""
+
+    run_key: RunKey
+
+
+class RunActivities:
+    """The activities of `AgentRun` besides the tools."""
+
+    def __init__(self, app: App, ledger: ActionLedger, *, heartbeat_seconds: float) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._heartbeat_seconds = heartbeat_seconds
+
+    @property
+    def all(self) -> Sequence[Callable[..., Any]]:
+        """What a worker registers."""
+        return (self.open_run, self.call_model, self.close_run)
+
+    @activity.defn(name=OPEN_RUN)
+    async def open_run(self, raw: RawValue) -> RawValue:
+        """Register the run and return its agent's spec, which the run keeps."""
+        request = unpack(OpenRun, raw)
+        info = activity.info()
+        try:
+            agent = self._app.agent(request.agent)
+            await persist(
+                lambda: self._ledger.open_run(
+                    run_key=request.run_key,
+                    workflow_id=info.workflow_id or "",
+                    agent=request.agent,
+                    input_digest=request.input_digest,
+                    attempt_at=info.started_time,
+                )
+            )
+        except (ConfigurationError, LedgerError) as err:
+            raise as_failure(err) from err
+        return pack(agent.spec(heartbeat_seconds=self._heartbeat_seconds))
+
+    @activity.defn(name=CALL_MODEL)
+    async def call_model(self, raw: RawValue) -> RawValue:
+        """Return this turn's completion: the recorded one, or a new one, recorded first."""
+        request = unpack(CallModel, raw)
+        async with beating():
+            try:
+                return pack(await self._completion(request))
+            except (ConfigurationError, LedgerError, ModelRejected) as err:
+                raise as_failure(err) from err
+
+    @activity.defn(name=CLOSE_RUN)
+    async def close_run(self, raw: RawValue) -> None:
+        """Mark the run as ended: no older attempt claims anything any more."""
+        request = unpack(CloseRun, raw)
+        started = activity.info().started_time
+        try:
+            await persist(lambda: self._ledger.end_run(request.run_key, attempt_at=started))
+        except LedgerError as err:
+            raise as_failure(err) from err
+
+    async def _completion(self, request: CallModel) -> Completion:
+        at = (request.run_key, request.step)
+        recorded = await persist(lambda: self._ledger.get_completion(*at))
+        if recorded is not None:
+            log.info("model.completion_replayed", run_key=request.run_key, step=request.step)
+            return from_plain(Completion, recorded)
+        completion = examine(await self._ask(request))
+        crash_point("after_completion")
+        text = to_text(completion)
+        if len(text) > MAX_COMPLETION:
+            raise ModelRejected(f"the completion has {len(text)} characters, over {MAX_COMPLETION}")
+        stands = await persist(lambda: self._ledger.record_completion(*at, text))
+        crash_point("completion_recorded")
+        log.info(
+            "model.completion_recorded",
+            run_key=request.run_key,
+            step=request.step,
+            calls=len(completion.calls),
+            input_tokens=completion.usage.input_tokens,
+            output_tokens=completion.usage.output_tokens,
+        )
+        return from_plain(Completion, stands)
+
+    async def _ask(self, request: CallModel) -> Completion:
+        spec = request.spec
+        model = self._app.model(agent=spec.name, name=spec.model)
+        try:
+            return await model.complete(
+                ModelRequest(
+                    model=spec.model,
+                    instructions=spec.instructions,
+                    tools=[found.definition for found in spec.tools],
+                    messages=request.messages,
+                )
+            )
+        except ModelUnavailable as err:
+            raise _model_failure(err, limit=spec.model_tries) from err
+
+
+def _model_failure(error: ModelUnavailable, *, limit: int) -> ApplicationError:
+    """Count the request that failed, on the heartbeat, which the next attempt reads.
+
+    Temporal's own attempts are not counted: a dead worker or an outage of the ledger is not
+    the model's failure and must not use up its tries.
+    """
+    details = activity.info().heartbeat_details
+    tries = (int(details[0]) if details else 0) + 1
+    activity.heartbeat(tries)
+    final = tries >= limit
+    return ApplicationError(
+        scrub(f"model request {tries} of {limit}: {error}"),
+        type=type(error).__name__,
+        non_retryable=final,
+        next_retry_delay=error.retry_after or timedelta(seconds=min(2.0 ** (tries - 1), 30.0)),
+    )

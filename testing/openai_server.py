@@ -1,0 +1,155 @@
+"""A local HTTP server that speaks enough of OpenAI's Chat Completions API to be scripted.
+
+In a test, on a thread of its own:
+
+    with OpenAIServer([{"message": {"content": "Hello"}}]) as server:
+        ...  # base_url=server.base_url
+        assert len(server.requests) == 1
+
+In a process of its own, with the script in a file and the requests under ``GET /requests``:
+
+    python -m commitline.testing.openai_server script.json --port 8080
+
+Request number n gets answer number n, which is one of:
+
+- ``{"message": {...}, "finish_reason": ..., "usage": {...}}``: a completion. ``finish_reason``
+  is ``tool_calls`` or ``stop`` unless it is given.
+- ``{"status": 429, "headers": {...}, "body": ...}``: sent as it stands, whatever the path, so
+  errors can be had over any provider's protocol. A body that is no string is sent as JSON.
+- ``{"drop": True}``: the connection is closed without an answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+Answer: TypeAlias = dict[str, Any]
+
+
+class OpenAIServer:
+    """Serves a script from the moment that its context is entered until it is left."""
+
+    def __init__(self, script: Sequence[Answer], *, port: int = 0) -> None:
+        self._script = list(script)
+        self._lock = threading.Lock()
+        self.requests: list[dict[str, Any]] = []
+        """The bodies received, in order, those that were answered with an error too."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    @property
+    def url(self) -> str:
+        """Where it listens, without a path."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def base_url(self) -> str:
+        """What an OpenAI client is given."""
+        return f"{self.url}/v1"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _next(self, body: dict[str, Any]) -> Answer:
+        with self._lock:
+            number = len(self.requests)
+            self.requests.append(body)
+        if number < len(self._script):
+            return self._script[number]
+        message = f"the script has {len(self._script)} answers; number {number + 1} was asked for"
+        return {"status": 400, "body": {"error": {"message": message}}}
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                raw = self.rfile.read(int(self.headers.get("content-length", "0")))
+                body = json.loads(raw)
+                answer = owner._next(body)
+                if answer.get("drop"):
+                    self.close_connection = True
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                elif "message" in answer:
+                    self._send(200, {}, _completion(answer, body))
+                else:
+                    self._send(answer["status"], answer.get("headers", {}), answer.get("body", {}))
+
+            def do_GET(self) -> None:
+                self._send(200, {}, owner.requests)
+
+            def _send(self, status: int, headers: dict[str, str], body: Any) -> None:
+                content = (body if isinstance(body, str) else json.dumps(body)).encode()
+                self.send_response(status)
+                for name, value in {"content-type": "application/json", **headers}.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+def tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
+    """One item of a message's ``tool_calls``; the arguments are sent as they stand."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve a script until interrupted, after one line that says where."""
+    parser = argparse.ArgumentParser(prog="python -m commitline.testing.openai_server")
+    parser.add_argument("script", type=Path, help="a JSON file with the list of answers")
+    parser.add_argument("--port", type=int, default=0)
+    options = parser.parse_args(arguments)
+    with OpenAIServer(json.loads(options.script.read_text()), port=options.port) as server:
+        sys.stdout.write(f"{server.base_url}\n")
+        sys.stdout.flush()
+        with suppress(KeyboardInterrupt):
+            threading.Event().wait()
+
+
+def _completion(answer: Answer, request: dict[str, Any]) -> dict[str, Any]:
+    message = {"role": "assistant", "content": None, **answer["message"]}
+    default = "tool_calls" if message.get("tool_calls") else "stop"
+    return {
+        "id": "chatcmpl-scripted",
+        "object": "chat.completion",
+        "created": 1_750_000_000,
+        "model": request.get("model", "scripted"),
+        "choices": [
+            {"index": 0, "message": message, "finish_reason": answer.get("finish_reason", default)}
+        ],
+        "usage": answer.get(
+            "usage", {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+        ),
+    }
+
+
+if __name__ == "__main__":
+    main()

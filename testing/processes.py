@@ -1,0 +1,156 @@
+"""Real processes to kill: workers and a provider, as tests and the demo use them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..crash import VARIABLE
+
+
+class ProviderProcess:
+    """`commitline.testing.provider` in a process of its own; start it with ``with``."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "commitline.testing.provider"],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def effects(self, subject: str) -> int:
+        """How often something has happened: ``charge:4821``, ``mail:ada@example.com``."""
+        return int(self.stats()["effects"].get(subject, 0))
+
+    def requests(self, kind: str) -> int:
+        """How many requests of a kind arrived: ``charge``, ``mail``, ``order``."""
+        return int(self.stats()["requests"].get(kind, 0))
+
+    def sent(self, kind: str) -> list[tuple[str | None, str]]:
+        """Return key and body of every request of a kind, in order of arrival."""
+        return [(s["key"], s["body"]) for s in self.stats()["sent"] if s["kind"] == kind]
+
+    def stats(self) -> dict[str, Any]:
+        """Return all counters."""
+        with urllib.request.urlopen(f"{self.url}/stats", timeout=5) as answer:  # noqa: S310
+            return dict(json.load(answer))
+
+    def behave(self, **behaviour: Any) -> None:
+        """Set how it behaves: ``delay_seconds``, ``drop_replies``, ``decline``, ….
+
+        What is not named goes back to its default.
+        """
+        request = urllib.request.Request(  # noqa: S310
+            f"{self.url}/behaviour", json.dumps(behaviour).encode()
+        )
+        urllib.request.urlopen(request, timeout=5).close()  # noqa: S310
+
+
+class WorkerProcess:
+    """A worker in a process of its own, which may be told where to die.
+
+    Args:
+        app: ``module:attribute``.
+        environment: Added to this process's: addresses, settings.
+        crash_at: A crash point, ``point`` or ``point@tool``.
+        log: Where its output goes; appended to.
+        cwd: Where it runs, and so what ``app`` may be imported from.
+        module: What runs; any module that takes the app as its argument.
+    """
+
+    def __init__(
+        self,
+        app: str,
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        crash_at: str | None = None,
+        cwd: Path | None = None,
+        module: str = "commitline.worker",
+    ) -> None:
+        self._command = [sys.executable, "-m", module, app]
+        self._environment = {**os.environ, **environment}
+        self._environment.pop(VARIABLE, None)
+        if crash_at is not None:
+            self._environment[VARIABLE] = crash_at
+        self._cwd = cwd
+        self.log = log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                cwd=self._cwd,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def wait_until_killed(self, seconds: float = 30) -> float:
+        """Wait until it has killed itself; return the monotonic time of that.
+
+        Raises:
+            AssertionError: It ended otherwise; the message has the end of its log.
+        """
+        assert self.process is not None
+        status = self.process.wait(seconds)
+        at = time.monotonic()
+        if status != -signal.SIGKILL:
+            raise AssertionError(f"the worker ended with {status}:\n{self._tail()}")
+        return at
+
+    def terminate(self, seconds: float = 60) -> int:
+        """Send SIGTERM, wait, and return the exit status."""
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait; nothing if it has ended."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def _tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])

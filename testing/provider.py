@@ -1,0 +1,165 @@
+"""A fake provider in a process of its own, which counts what reached it.
+
+It stands for the outside world in tests and in the demo: payments with idempotency keys,
+mails without. It counts *requests* (what was sent to it) and *effects* (what it did), so
+that a test can look at the world and not at what the code believes.
+
+    python -m commitline.testing.provider --port 8900
+
+Payments behave as published APIs do: same key and same body replay the first answer, same
+key and another body are refused (400), a request while the first is under way gets 409.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass
+class _Behaviour:
+    """What a test may ask of the provider; ``POST /behaviour`` sets it."""
+
+    delay_seconds: float = 0.0
+    """Between the effect and the answer."""
+    drop_replies: int = 0
+    """So many next answers are never sent."""
+    decline: bool = False
+    """Charges are refused (402), without effect."""
+    forget_keys_after_seconds: float | None = None
+
+
+@dataclass
+class _Remembered:
+    body: bytes
+    at: float
+    answer: dict[str, Any] | None = None
+
+
+@dataclass
+class World:
+    """Everything that has happened."""
+
+    effects: Counter[str] = field(default_factory=Counter)
+    requests: Counter[str] = field(default_factory=Counter)
+    keys: list[dict[str, Any]] = field(default_factory=list)
+    """Each request with an effect in mind: path, key and body, in order of arrival."""
+    behaviour: _Behaviour = field(default_factory=_Behaviour)
+    _known: dict[str, _Remembered] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def act(self, kind: str, key: str | None, body: bytes) -> tuple[int, dict[str, Any]]:
+        """Take one request that wants an effect; return status and answer."""
+        data = json.loads(body)
+        subject = f"{kind}:{data.get('order_id') or data.get('to')}"
+        with self._lock:
+            self.requests[kind] += 1
+            self.keys.append({"kind": kind, "key": key, "body": body.decode()})
+            remembered = self._remembered(key)
+            if remembered is not None:
+                return _answer_again(remembered, body)
+            if self.behaviour.decline:
+                return 402, {"error": "card declined"}
+            self.effects[subject] += 1
+            number = sum(self.effects.values())
+            if key is not None:
+                self._known[key] = _Remembered(body, time.monotonic())
+        time.sleep(self.behaviour.delay_seconds)
+        answer = {"id": f"{kind}_{number}", **data}
+        with self._lock:
+            if key is not None:
+                self._known[key].answer = answer
+        return 200, answer
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters as JSON data."""
+        with self._lock:
+            return {
+                "effects": dict(self.effects),
+                "requests": dict(self.requests),
+                "sent": list(self.keys),
+            }
+
+    def take_drop(self) -> bool:
+        """Whether this answer is one to drop."""
+        with self._lock:
+            dropped = self.behaviour.drop_replies > 0
+            self.behaviour.drop_replies -= dropped
+            return dropped
+
+    def _remembered(self, key: str | None) -> _Remembered | None:
+        found = self._known.get(key) if key is not None else None
+        limit = self.behaviour.forget_keys_after_seconds
+        if found is not None and limit is not None and time.monotonic() - found.at > limit:
+            return None
+        return found
+
+
+def _answer_again(remembered: _Remembered, body: bytes) -> tuple[int, dict[str, Any]]:
+    if remembered.body != body:
+        return 400, {"error": "this key was used with another body"}
+    if remembered.answer is None:
+        return 409, {"error": "a request with this key is under way"}
+    return 200, remembered.answer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    world: World
+
+    def do_GET(self) -> None:
+        if self.path == "/stats":
+            return self._answer(200, self.world.stats())
+        order_id = self.path.rsplit("/", 1)[-1]
+        with self.world._lock:
+            self.world.requests["order"] += 1
+        return self._answer(200, {"order_id": order_id, "total_cents": 4900, "currency": "eur"})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.path == "/behaviour":
+            self.world.behaviour = _Behaviour(**json.loads(body))
+            return self._answer(200, {})
+        kind = self.path.strip("/").removesuffix("s")
+        status, answer = self.world.act(kind, self.headers.get("Idempotency-Key"), body)
+        if self.world.take_drop():
+            self.close_connection = True
+            return None
+        return self._answer(status, answer)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: what counts is counted."""
+
+    def _answer(self, status: int, data: dict[str, Any]) -> None:
+        text = json.dumps(data).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+def serve(port: int = 0) -> ThreadingHTTPServer:
+    """Return a server on loopback, bound and not yet serving; port 0 picks a free one."""
+    handler = type("Handler", (_Handler,), {"world": World()})
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    server.daemon_threads = True
+    return server
+
+
+def main() -> None:
+    """Serve until killed; the first line printed is the address."""
+    parser = argparse.ArgumentParser(description="A fake provider that counts.")
+    parser.add_argument("--port", type=int, default=0)
+    server = serve(parser.parse_args().port)
+    print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)  # noqa: T201
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import pytest
+from commitline.activities.conversation import Completion, ToolCall
+from commitline.activities.model import examine
+
+
+def _examined(arguments: str) -> ToolCall:
+    answer = Completion(calls=[ToolCall(id="call_1", name="charge_card", arguments=arguments)])
+    (call,) = examine(answer).calls
+    return call
+
+
+def test_arguments_that_are_an_object_may_be_run_as_they_were_written() -> None:
+    call = _examined('{"amount" : 1.0}')
+
+    assert call.problem is None
+    assert call.arguments == '{"amount" : 1.0}'
+
+
+def test_no_arguments_are_an_empty_object() -> None:
+    call = _examined("")
+
+    assert call.problem is None
+    assert call.arguments == "{}"
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "1", '"text"', "null"])
+def test_arguments_that_are_not_an_object_must_not_be_run(arguments: str) -> None:
+    call = _examined(arguments)
+
+    assert call.problem == "the arguments are not a JSON object"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ('{"amount": NaN}', "NaN is not a JSON number"),
+        ('{"amount": -Infinity}', "-Infinity is not a JSON number"),
+        ('{"amount": 1, "amount": 2}', "a key stands twice in one object"),
+        ('{"a":' * 201 + "1" + "}" * 201, "nested over 200 levels deep"),
+        ('{"amount": ' + "9" * 5_000 + "}", "Exceeds the limit"),
+        ('{"amount": 12', "Expecting ',' delimiter"),
+        ("amount=12", "Expecting value"),
+    ],
+    ids=["nan", "infinity", "duplicate key", "too deep", "5000 digits", "cut off", "no json"],
+)
+def test_malformed_arguments_must_not_be_run(arguments: str, reason: str) -> None:
+    call = _examined(arguments)
+
+    assert call.problem is not None
+    assert call.problem.startswith("the arguments are malformed or truncated: ")
+    assert reason in call.problem
+
+
+def test_a_number_that_overflows_must_not_be_run() -> None:
+    call = _examined('{"amount": 1e999}')
+
+    assert call.problem is not None
+
+
+def test_two_hundred_levels_may_be_run() -> None:
+    call = _examined('{"a":' * 200 + "1" + "}" * 200)
+
+    assert call.problem is None
+
+
+def test_arguments_over_the_limit_must_not_be_run_nor_carried_whole() -> None:
+    call = _examined('{"text": "' + "a" * 300_000 + '"}')
+
+    assert call.problem == "the arguments are over 256 KiB"
+    assert len(call.arguments) == 2_000
+
+
+def test_a_cut_off_message_voids_every_call_in_it_whole_looking_ones_too() -> None:
+    answer = Completion(
+        calls=[
+            ToolCall(id="call_1", name="charge_card", arguments='{"amount": 5}'),
+            ToolCall(id="call_2", name="charge_card", arguments='{"amo'),
+        ],
+        finish_reason="length",
+    )
+
+    examined = examine(answer)
+
+    assert [call.problem for call in examined.calls] == [
+        "the message was cut off at the model's output limit, so none of it was run",
+        "the message was cut off at the model's output limit, so none of it was run",
+    ]
+
+
+def test_one_bad_call_does_not_void_its_siblings() -> None:
+    answer = Completion(
+        calls=[
+            ToolCall(id="call_1", name="charge_card", arguments='{"amount": 5}'),
+            ToolCall(id="call_2", name="charge_card", arguments="["),
+        ]
+    )
+
+    examined = examine(answer)
+
+    assert [call.problem is None for call in examined.calls] == [True, False]

@@ -1,0 +1,179 @@
+"""The worker: wires an app to a Temporal worker and runs it until it is told to go.
+
+Three ways to start it: ``commitline worker shop.app:app``, ``python -m commitline.worker
+shop.app:app`` and, in a checkout, ``python worker.py shop.app:app``.
+
+Told to go (SIGTERM, SIGINT), it takes nothing new and finishes what it has begun within the
+grace period. What is not finished by then is taken over elsewhere, under the same key.
+"""
+
+if __name__ == "__main__":
+    # Run as a file this is no package, and the relative imports below would fail: hand over
+    # to the installed module before they are reached.
+    import commitline.worker
+
+    commitline.worker.main()
+
+import argparse
+import asyncio
+import importlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from .activities.agent import App
+from .activities.guard import Guarded, GuardInterceptor
+from .activities.run_activities import RunActivities
+from .activities.tool_guard import GuardedTool, tool_activity
+from .config import Settings, connect_temporal
+from .errors import CommitlineError, ConfigurationError
+from .ledger import ActionLedger, check_schema, ledger_pool, migrate
+from .logs import configure_logging
+from .process import leave
+from .workflows import ActionHeaders, AgentRun
+
+log = structlog.get_logger("commitline")
+
+STICKY_SECONDS: Final = 1.0
+"""How long a workflow task waits for a worker that is gone. The SDK's default of 10 s is most
+of a recovery; a second costs a rebuilt workflow now and then."""
+
+_PASSED_THROUGH: Final = (
+    # Workflow code of ours does no I/O at import; the sandbox need not load it anew per run.
+    "commitline",
+    "pydantic",
+    "pydantic_core",
+    "pydantic_ai",
+    "structlog",
+)
+
+
+@asynccontextmanager
+async def app_worker(
+    app: App,
+    *,
+    client: Client,
+    ledger: ActionLedger,
+    settings: Settings,
+    max_cached_workflows: int = 1000,
+) -> AsyncIterator[Worker]:
+    """Run a worker for an app while the body runs; then let it finish what it has begun.
+
+    Args:
+        app: Its tools become activity types of their names.
+        client: Connected to the cluster; any data converter.
+        ledger: Over an open pool.
+        settings: Task queue, heartbeat, grace period, concurrency.
+        max_cached_workflows: 0 rebuilds every workflow on every task (for tests).
+    """
+    guarded: dict[str, Guarded] = {found.name: GuardedTool(found) for found in app.tools}
+    with ThreadPoolExecutor(
+        settings.max_concurrent_activities, thread_name_prefix="commitline-tool"
+    ) as threads:
+        own = RunActivities(app, ledger, heartbeat_seconds=settings.heartbeat_seconds).all
+        tools: Sequence[Callable[..., Any]] = [tool_activity(found, threads) for found in app.tools]
+        worker = Worker(
+            client,
+            task_queue=settings.task_queue,
+            workflows=[AgentRun],
+            activities=[*own, *tools],
+            interceptors=[
+                ActionHeaders(frozenset(guarded)),
+                GuardInterceptor(ledger, guarded),
+            ],
+            workflow_runner=SandboxedWorkflowRunner(
+                restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+            ),
+            max_cached_workflows=max_cached_workflows,
+            max_concurrent_activities=settings.max_concurrent_activities,
+            graceful_shutdown_timeout=settings.grace,
+            sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
+        )
+        async with worker:
+            yield worker
+
+
+async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
+    """Run a worker for ``module:attribute`` until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigurationError: No such app, no database, no Temporal server.
+        SchemaMismatch: The database needs `commitline migrate` first.
+    """
+    settings = Settings.load()
+    database_url = settings.require_database()
+    app = load_app(app_name)
+    if migrate_first:
+        await migrate(database_url)
+    await check_schema(database_url)
+    client = await connect_temporal()
+    told_to_go = _on_signals()
+    async with ledger_pool(database_url, size=settings.pool_size) as pool:
+        ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
+        async with app_worker(app, client=client, ledger=ledger, settings=settings):
+            log.info(
+                "worker.started",
+                app=app_name,
+                task_queue=settings.task_queue,
+                agents=[agent.name for agent in app.agents],
+                tools=[found.name for found in app.tools],
+                pid=os.getpid(),
+            )
+            await told_to_go.wait()
+            log.info("worker.stopping", grace_seconds=settings.grace_seconds)
+    log.info("worker.stopped")
+
+
+def main() -> None:
+    """Be the process: ``python -m commitline.worker module:attribute [--migrate]``."""
+    parser = argparse.ArgumentParser(prog="commitline.worker", description="Run a worker.")
+    parser.add_argument("app", help="module:attribute of the App")
+    parser.add_argument("--migrate", action="store_true", help="migrate the database first")
+    given = parser.parse_args()
+    configure_logging()
+    status = 0
+    try:
+        asyncio.run(run_worker(given.app, migrate_first=given.migrate))
+    except CommitlineError as err:
+        log.error("worker.failed", code=err.code, reason=str(err))
+        status = 1
+    leave(status)
+
+
+def load_app(name: str) -> App:
+    """Import the app that ``module:attribute`` names, from the working directory too.
+
+    Raises:
+        ConfigurationError: There is none; the message says what was looked for.
+    """
+    module_name, _, attribute = name.partition(":")
+    if not module_name or not attribute:
+        raise ConfigurationError(f"an app is named as module:attribute, not {name!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as err:
+        raise ConfigurationError(f"cannot import {module_name!r}: {err}") from err
+    app = getattr(module, attribute, None)
+    if not isinstance(app, App):
+        raise ConfigurationError(f"{name!r} is {type(app).__name__}, not an App")
+    return app
+
+
+def _on_signals() -> asyncio.Event:
+    told_to_go = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told_to_go.set)
+    return told_to_go

@@ -1,0 +1,117 @@
+"""The workflow half of the guard: run key, position and digest, in a header of each call.
+
+They come from the workflow because only it knows them: an activity sees neither the first
+execution of its workflow nor the arguments as the plan had them. A call without an explicit
+``activity_id`` gets its position from a counter per activity type, which a continue-as-new
+carries on (Temporal's own automatic ids start again at 1).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import (
+    ContinueAsNewInput,
+    ExecuteWorkflowInput,
+    Interceptor,
+    StartActivityInput,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowOutboundInterceptor,
+)
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities.origin import HEADER, Origin, requested_digest
+    from ..activities.wire import pack, unpack
+    from ..errors import InvalidRunId
+    from ..identity import Position, RunKey, run_key
+
+COUNTERS_HEADER: Final = "commitline-counters"
+
+
+class ActionHeaders(Interceptor):
+    """Adds the header to the activities whose types it is told of.
+
+    Args:
+        guarded: Activity types. Adding one while workflows run is safe: a header is not part
+            of what Temporal compares on replay.
+    """
+
+    def __init__(self, guarded: frozenset[str]) -> None:
+        self._guarded = guarded
+
+    def workflow_interceptor_class(
+        self,
+        input: WorkflowInterceptorClassInput,
+    ) -> type[WorkflowInboundInterceptor]:
+        """See base class."""
+        guarded = self._guarded
+
+        class Inbound(_Inbound):
+            guarded_types = guarded
+
+        return Inbound
+
+
+class _Inbound(WorkflowInboundInterceptor):
+    guarded_types: frozenset[str] = frozenset()
+
+    def init(self, outbound: WorkflowOutboundInterceptor) -> None:
+        self._outbound = _Outbound(outbound, self.guarded_types)
+        super().init(self._outbound)
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        self._outbound.restore(input.headers)
+        return await super().execute_workflow(input)
+
+
+class _Outbound(WorkflowOutboundInterceptor):
+    def __init__(self, next: WorkflowOutboundInterceptor, guarded: frozenset[str]) -> None:
+        super().__init__(next)
+        self._guarded = guarded
+        self._counters: Counter[str] = Counter()
+
+    def restore(self, headers: Mapping[str, Payload]) -> None:
+        if COUNTERS_HEADER in headers:
+            self._counters.update(unpack(dict[str, int], RawValue(headers[COUNTERS_HEADER])))
+
+    def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        if input.activity in self._guarded:
+            origin = Origin(
+                this_run(),
+                self._position(input),
+                requested_digest(workflow.payload_converter().to_payloads(input.args)),
+            )
+            input.headers = {**input.headers, HEADER: origin.to_payload()}
+        return super().start_activity(input)
+
+    def continue_as_new(self, input: ContinueAsNewInput) -> Any:
+        if self._counters:
+            input.headers = {**input.headers, COUNTERS_HEADER: pack(self._counters).payload}
+        return super().continue_as_new(input)
+
+    def _position(self, input: StartActivityInput) -> Position:
+        if input.activity_id:
+            return Position(input.activity_id)
+        number = self._counters[input.activity]
+        self._counters[input.activity] += 1
+        return Position(f"{input.activity}#{number}")
+
+
+def this_run() -> RunKey:
+    """Return the run key of the workflow that is running.
+
+    Raises:
+        ApplicationError: The workflow's id cannot be a run's; final.
+    """
+    info = workflow.info()
+    try:
+        return run_key(info.workflow_id, info.first_execution_run_id)
+    except InvalidRunId as err:
+        raise ApplicationError(str(err), type=type(err).__name__, non_retryable=True) from err

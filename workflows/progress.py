@@ -1,0 +1,92 @@
+"""What a run shows of itself: to `status`, and in the Temporal UI, in business words."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..canonical import scrub
+
+CallState = Literal["running", "ok", "existing", "error", "unknown"]
+
+_SHOWN: Final = 25
+_MARKS: Final[dict[CallState, str]] = {
+    "running": "⏳ running",
+    "ok": "✅ done",
+    "existing": "✅ already done",
+    "error": "❌ error",
+    "unknown": "❓ unknown: needs a person",
+}
+
+
+@dataclass
+class CallProgress:
+    """One call, for people."""
+
+    position: str
+    summary: str
+    state: CallState
+
+
+@dataclass
+class Progress:
+    """Where a run is."""
+
+    agent: str
+    prompt: str
+    model: str = ""
+    state: str = "starting"
+    steps: int = 0
+    calls: list[CallProgress] = field(default_factory=list)
+
+    def begin(self, position: str, summary: str) -> CallProgress:
+        """Add a call that begins."""
+        call = CallProgress(position, summary, "running")
+        self.calls.append(call)
+        return call
+
+    def markdown(self) -> str:
+        """Return the details that the UI shows."""
+        lines = [
+            f"**{_cell(self.agent)}** ({_cell(self.model)}): {_cell(self.state)}",
+            "",
+            f"> {_cell(self.prompt)}",
+        ]
+        if self.calls:
+            hidden = len(self.calls) - _SHOWN
+            lines += ["", "| position | action | state |", "| --- | --- | --- |"]
+            if hidden > 0:
+                lines.append(f"| … | {hidden} earlier calls | |")
+            lines += [
+                f"| {call.position} | {_cell(call.summary)} | {_MARKS[call.state]} |"
+                for call in self.calls[-_SHOWN:]
+            ]
+        return "\n".join(lines)
+
+
+def summarise(tool: str, template: str | None, arguments: dict[str, Any]) -> str:
+    """Say in a line what a call does: by the tool's own words, or its name and arguments."""
+    if template is not None:
+        try:
+            parts = string.Formatter().parse(template)
+            return scrub(
+                "".join(
+                    text + (_value(arguments.get(name)) if name else "") for text, name, *_ in parts
+                ),
+                limit=150,
+            )
+        except ValueError:
+            pass  # not a template: its name and arguments say it too
+    told = " ".join(f"{name}={_value(value)}" for name, value in arguments.items())
+    return scrub(f"{tool} {told}".strip(), limit=150)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _cell(text: str) -> str:
+    """Make one line of it that cannot break out of a table or a quote."""
+    one_line = " ".join(scrub(text, limit=200).split())
+    return one_line.replace("|", "\\|").replace("<", "&lt;")
