@@ -211,7 +211,9 @@ class _GuardedCall:
         try:
             context = self._context(request.key, f"read-{request.position}", taken_over=False)
             value = await self._in_context(context, request.args)
-        except (Exception, SystemExit) as err:
+        except (Exception, SystemExit, asyncio.CancelledError) as err:
+            if isinstance(err, asyncio.CancelledError) and _told_to_stop():
+                raise
             outcome = encode_error(err, effect_possible=False)
         else:
             outcome = self._guarded.encode(value)

@@ -30,12 +30,20 @@ class Reply:
     """JSON data."""
     action_key: str | None = None
     """The row that answers for it, if it has one."""
+    existing: bool = False
+    """Another action had done it before; this one did not do it again."""
+    effect_possible: bool = True
+    """Whether the outside world may have changed."""
 
 
 def done(key: str | None, outcome: Outcome, *, duplicate_of: str | None = None) -> Reply:
     """Tell a recorded outcome; ``duplicate_of`` names the action whose receipt it is."""
+    possible = outcome.effect_possible
     if outcome.kind == "error":
-        return Reply("error", _error(outcome.value, outcome.effect_possible), key)
+        told = _error(outcome.value, possible)
+        if duplicate_of is not None:
+            told["error"]["existing_action"] = duplicate_of
+        return Reply("error", told, key, duplicate_of is not None, effect_possible=possible)
     content = _bounded(outcome, duplicate_of or key)
     if duplicate_of is not None:
         content = {
@@ -44,7 +52,7 @@ def done(key: str | None, outcome: Outcome, *, duplicate_of: str | None = None) 
             "note": "This had already been done by that action; it was not done again.",
             "result": content,
         }
-    return Reply("ok", content, key)
+    return Reply("ok", content, key, existing=duplicate_of is not None)
 
 
 def unknown(action: Action) -> Reply:
@@ -67,12 +75,13 @@ def refused(error: ActionError | IdempotencyKeyConflict, *, key: str | None = No
     if isinstance(error, IdempotencyKeyConflict):
         content["error"]["existing_action"] = error.existing
         content["error"]["existing_action_stands"] = True
-    return Reply("error", content, key)
+    return Reply("error", content, key, effect_possible=False)
 
 
 def not_run(kind: str, message: str) -> Reply:
     """Tell that a call was not even tried: unknown tool, malformed or truncated arguments."""
-    return Reply("error", _error({"type": kind, "message": message}, False))
+    told = _error({"type": kind, "message": message}, False)
+    return Reply("error", told, effect_possible=False)
 
 
 def _error(error: dict[str, Any], effect_possible: bool) -> dict[str, Any]:

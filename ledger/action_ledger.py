@@ -87,7 +87,8 @@ class ActionLedger:
             run_key: See `commitline.identity.run_key`.
             workflow_id: For people and for listing.
             agent: The agent's name.
-            input_digest: Of the run's input; the same run cannot have another.
+            input_digest: Of the run's input; the same run cannot have another. Empty where
+                the caller does not know it.
             attempt_at: When the caller's attempt began, by the engine's clock. A run that
                 ended before that goes on (a retry or a reset of its workflow).
 
@@ -104,7 +105,7 @@ class ActionLedger:
             attempt_at=attempt_at,
         )
         run = Run(**row)
-        if run.input_digest != input_digest:
+        if input_digest and run.input_digest != input_digest:
             raise RunInputConflict(f"{run_key} was opened with other input")
         return run
 

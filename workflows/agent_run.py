@@ -41,7 +41,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from ..activities.wire import pack, pack_text, unpack
     from ..canonical import digest, parse, scrub
-    from ..errors import MaxStepsExceeded, ScheduleUnsupported
+    from ..errors import MaxStepsExceeded, ModelUnavailable, ScheduleUnsupported
     from ..identity import position
     from .action_headers import this_run
     from .progress import CallState, Progress, summarise
@@ -107,8 +107,7 @@ class AgentRun:
         except ActivityError as err:
             if is_cancelled_exception(err):
                 raise
-            # The cause says what went wrong, and whether a retry of the workflow may mend it.
-            raise err.cause or err from err
+            raise _run_failure(err) from err
         self._show("done")
         return pack(result)
 
@@ -240,11 +239,24 @@ def _read_input(raw: RawValue) -> RunInput:
         ) from err
 
 
+def _run_failure(error: ActivityError) -> BaseException:
+    """Return what the run ends with: the activity's own failure, by its type.
+
+    Final, but for a model that could not answer: a retry policy of the workflow mends that,
+    and finds everything before that turn recorded.
+    """
+    cause = error.cause
+    if not isinstance(cause, ApplicationError):
+        return cause or error
+    final = cause.type != ModelUnavailable.__name__
+    return ApplicationError(cause.message, type=cause.type, non_retryable=final)
+
+
 def _failure(error: Any) -> ApplicationError:
     return ApplicationError(scrub(str(error)), type=type(error).__name__, non_retryable=True)
 
 
 def _state(reply: Reply) -> CallState:
-    if reply.status == "ok" and isinstance(reply.content, dict) and reply.content.get("existing"):
-        return "existing"
-    return reply.status
+    if reply.status == "ok":
+        return "existing" if reply.existing else "ok"
+    return "happened" if reply.status == "error" and reply.effect_possible else reply.status

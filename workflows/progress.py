@@ -8,15 +8,16 @@ from typing import Any, Final, Literal
 
 from ..canonical import scrub
 
-CallState = Literal["running", "ok", "existing", "error", "unknown"]
+CallState = Literal["running", "ok", "existing", "happened", "error", "unknown"]
 
 _SHOWN: Final = 25
 _MARKS: Final[dict[CallState, str]] = {
-    "running": "⏳ running",
-    "ok": "✅ done",
-    "existing": "✅ already done",
-    "error": "❌ error",
-    "unknown": "❓ unknown: needs a person",
+    "running": "running",
+    "ok": "done",
+    "existing": "already done, by another action",
+    "happened": "done, but its result could not be kept",
+    "error": "not done: error",
+    "unknown": "**unknown: a person must settle it**",
 }
 
 

@@ -4,7 +4,8 @@
 insert into agent_runs (run_key, workflow_id, agent, input_digest, opened_attempt_at)
 values (%(run_key)s, %(workflow_id)s, %(agent)s, %(input_digest)s, %(attempt_at)s)
 on conflict (run_key) do update
-    set state = case
+    set input_digest = coalesce(nullif(agent_runs.input_digest, ''), excluded.input_digest),
+        state = case
             when agent_runs.state = 'ended'
                  and agent_runs.ended_attempt_at < excluded.opened_attempt_at
             then 'running' else agent_runs.state end
