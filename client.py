@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -45,6 +46,9 @@ from .workflows.agent_run import AGENT_RUN, RunInput, RunResult
 from .workflows.progress import Progress
 
 MEMO_INPUT: Final = "commitline_input"
+
+_TASK_TIMEOUT: Final = timedelta(seconds=5)
+"""How long a run waits for a worker that died *inside* a workflow task; 10 s by default."""
 
 RunState = Literal[
     "running", "completed", "failed", "canceled", "terminated", "timed_out", "continued_as_new"
@@ -201,6 +205,7 @@ class AgentClient:
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 retry_policy=retry_policy,
+                task_timeout=_TASK_TIMEOUT,
                 memo={MEMO_INPUT: given.digest},
                 static_summary=scrub(f"{agent}: {prompt}", limit=150),
             )

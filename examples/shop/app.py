@@ -11,6 +11,7 @@ import os
 from datetime import timedelta
 
 from commitline import Agent, App, Effect, ScriptedModel, ToolContext, tool
+from commitline.activities import ModelRequest
 from commitline.activities.scripted_model import call, say
 from commitline.crash import crash_point
 from pydantic import BaseModel
@@ -63,6 +64,18 @@ async def send_receipt(order_id: str, to: str) -> str:
     return str(mail["id"])
 
 
+def _answer(request: ModelRequest) -> str:
+    """Say what a model would, from what it was told of the three calls."""
+    status = {result.name: result.status for result in request.messages[-1].results}
+    charged = "is charged" if status["charge_card"] == "ok" else "may not be charged"
+    receipt = {
+        "ok": "the receipt is on its way",
+        "error": "no receipt was sent",
+        "unknown": "whether the receipt was sent is not known; a colleague is looking into it",
+    }[status["send_receipt"]]
+    return f"Order 4821 {charged}, and {receipt}."
+
+
 SCRIPT = ScriptedModel(
     "scripted",
     [
@@ -71,7 +84,7 @@ SCRIPT = ScriptedModel(
             ("charge_card", {"order_id": "4821", "amount_cents": 4900}),
             ("send_receipt", {"order_id": "4821", "to": "ada@example.com"}),
         ),
-        say("Order 4821 is charged with 49.00 EUR, and the receipt is on its way."),
+        lambda request: say(_answer(request)),
     ],
 )
 
