@@ -99,8 +99,11 @@ async def app_worker(
             graceful_shutdown_timeout=settings.grace,
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         )
-        async with worker:
-            yield worker
+        try:
+            async with worker:
+                yield worker
+        finally:
+            await app.aclose()
 
 
 async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:

@@ -14,7 +14,7 @@ from ..errors import ConfigurationError, DefinitionError
 from ..ledger.actions import Effect
 from .conversation import ToolDefinition
 from .model import Model
-from .pydantic_ai_model import resolve_model
+from .pydantic_ai_model import PydanticAIModel, resolve_model
 from .tool import Tool
 
 RESERVED_PREFIX: Final = "commitline."
@@ -154,3 +154,10 @@ class App:
             same = declared.model_name == name
             self._models[name] = resolve_model(declared.model if same else name)
         return self._models[name]
+
+    async def aclose(self) -> None:
+        """Close the models that hold connections; the worker does so when it stops."""
+        for made in self._models.values():
+            if isinstance(made, PydanticAIModel):
+                await made.aclose()
+        self._models.clear()
