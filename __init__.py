@@ -1,13 +1,18 @@
 """Commitline: AI agents on Temporal whose side effects survive a crash.
 
-The handful that an application needs; the rest is in the sub-packages.
+The handful that an application needs; the rest is in the sub-packages. Names are imported
+when they are first used, so that `commitline.ledger` alone needs neither Temporal nor a model.
 """
 
-from .activities import Agent, App, Model, ScriptedModel, Tool, ToolContext, tool
-from .client import AgentClient, RunHandle, RunStatus
-from .errors import CommitlineError, ToolRefused
-from .ledger import Action, ActionLedger, Effect
-from .workflows import RunResult
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .activities import Agent, App, Model, ScriptedModel, Tool, ToolContext, tool
+    from .client import AgentClient, RunHandle, RunStatus
+    from .errors import CommitlineError, ToolRefused
+    from .ledger import Action, ActionLedger, Effect
+    from .workflows import RunResult
 
 __all__ = [
     "Action",
@@ -27,3 +32,18 @@ __all__ = [
     "ToolRefused",
     "tool",
 ]
+
+_HOMES = {
+    ".activities": ("Agent", "App", "Model", "ScriptedModel", "Tool", "ToolContext", "tool"),
+    ".client": ("AgentClient", "RunHandle", "RunStatus"),
+    ".errors": ("CommitlineError", "ToolRefused"),
+    ".ledger": ("Action", "ActionLedger", "Effect"),
+    ".workflows": ("RunResult",),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home, __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -77,9 +77,10 @@ async def app_worker(
         max_cached_workflows: 0 rebuilds every workflow on every task (for tests).
     """
     guarded: dict[str, Guarded] = {found.name: GuardedTool(found) for found in app.tools}
-    with ThreadPoolExecutor(
+    threads = ThreadPoolExecutor(
         settings.max_concurrent_activities, thread_name_prefix="commitline-tool"
-    ) as threads:
+    )
+    try:
         own = RunActivities(app, ledger, heartbeat_seconds=settings.heartbeat_seconds).all
         tools: Sequence[Callable[..., Any]] = [tool_activity(found, threads) for found in app.tools]
         worker = Worker(
@@ -99,11 +100,12 @@ async def app_worker(
             graceful_shutdown_timeout=settings.grace,
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         )
-        try:
-            async with worker:
-                yield worker
-        finally:
-            await app.aclose()
+        async with worker:
+            yield worker
+    finally:
+        # Not waited for: a thread cannot be stopped, and its call is taken over elsewhere.
+        threads.shutdown(wait=False, cancel_futures=True)
+        await app.aclose()
 
 
 async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:

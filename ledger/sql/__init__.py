@@ -23,7 +23,7 @@ def _load_queries() -> dict[str, LiteralString]:
 
 def migrations() -> Sequence[tuple[int, str, LiteralString]]:
     """Return (number, file name, SQL) of every migration, in order."""
-    found = [
+    found: list[tuple[int, str, LiteralString]] = [
         (int(match[1]), path.name, _trusted(path.read_text(encoding="utf-8")))
         for path in (files(__name__) / "migrations").iterdir()
         if (match := _MIGRATION.fullmatch(path.name))
