@@ -84,7 +84,7 @@ def _encode(value: Json, *, sort_keys: bool) -> str:
 
 
 def _check_plain(value: Json, *, depth: int) -> None:
-    if depth > MAX_DEPTH:
+    if depth >= MAX_DEPTH and isinstance(value, dict | list | tuple):
         raise UnrepresentableValue(f"nested over {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         for key, item in value.items():
@@ -92,7 +92,7 @@ def _check_plain(value: Json, *, depth: int) -> None:
             if not isinstance(key, str):
                 raise UnrepresentableValue(f"an object key is {type(key).__name__}, not a string")
             _check_plain(item, depth=depth + 1)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         for item in value:
             _check_plain(item, depth=depth + 1)
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..canonical import dumps
 from ..errors import ActionError, IdempotencyKeyConflict
 from ..ledger.actions import Action, Outcome
 from .conversation import OutcomeStatus
+from .wire import to_text
 
 MAX_CONTENT: Final = 256 * 1024
 """Characters of a result that travel. The whole stays in the ledger."""
@@ -101,4 +101,5 @@ def _bounded(outcome: Outcome, key: str | None) -> Any:
 
 def content_text(reply: Reply) -> str:
     """Return a reply's content as the JSON text that the model reads."""
-    return dumps(reply.content)
+    # Not `dumps`: a result as deep as may be kept lies a level deeper in what wraps it.
+    return to_text(reply.content)

@@ -14,10 +14,9 @@ import inspect
 import re
 import typing
 from collections.abc import Callable
-from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -218,7 +217,7 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseMod
         if annotation is ToolContext:
             context = parameter.name
             continue
-        fields[f"argument_{index}"] = (annotation, _field(parameter))
+        fields[f"argument_{index}"] = _field(annotation, parameter)
     try:
         model = create_model(
             name,
@@ -237,13 +236,16 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseMod
     return model, context
 
 
-def _field(parameter: inspect.Parameter) -> FieldInfo:
-    if isinstance(parameter.default, FieldInfo):
-        field = copy(parameter.default)
-        field.alias = field.validation_alias = field.serialization_alias = parameter.name
-        return field
-    default = ... if parameter.default is parameter.empty else parameter.default
-    return typing.cast("FieldInfo", Field(default, alias=parameter.name))
+def _field(annotation: Any, parameter: inspect.Parameter) -> tuple[Any, Any]:
+    """Return annotation and field, the parameter's name being the field's alias."""
+    default = parameter.default
+    if isinstance(default, FieldInfo):
+        # `x: int = Field(gt=0, default_factory=…)`: its constraints belong to the annotation.
+        constrained = Annotated[annotation, default]
+        if default.default_factory is not None:
+            return constrained, Field(default_factory=default.default_factory, alias=parameter.name)
+        return constrained, Field(default.default, alias=parameter.name)
+    return annotation, Field(... if default is parameter.empty else default, alias=parameter.name)
 
 
 def _returns_of(function: Callable[..., Any]) -> TypeAdapter[Any] | None:

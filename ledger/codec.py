@@ -8,9 +8,12 @@ and type; the effect stands, and the tool is not run again because its answer wa
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, Final
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..canonical import dumps
@@ -52,10 +55,10 @@ def encode_error(error: BaseException, *, effect_possible: bool) -> Outcome:
 def error_text(error: BaseException) -> str:
     """Return an exception's text, capped; never raises, whatever its ``__str__`` does."""
     try:
-        text = getattr(error, "message", None) or str(error)
+        text = str(getattr(error, "message", None) or error)[:MAX_ERROR_TEXT]
     except Exception:
         text = ""
-    return str(text)[:MAX_ERROR_TEXT] or f"{type(error).__name__} without a message"
+    return text or f"{type(error).__name__} without a message"
 
 
 def _encode(value: Any, adapter: TypeAdapter[Any] | None) -> str:
@@ -67,6 +70,7 @@ def _encode(value: Any, adapter: TypeAdapter[Any] | None) -> str:
         # Plain data goes as it is: pydantic would refuse a lone surrogate, which JSON holds.
         return plain
     try:
+        _refuse_lossy(value)
         return dumps(_jsonable(value, adapter))
     except Exception as err:
         # Whatever a foreign __repr__, serializer or generator raises, it is one tool's fault.
@@ -75,6 +79,27 @@ def _encode(value: Any, adapter: TypeAdapter[Any] | None) -> str:
         if isinstance(err, UnrepresentableValue):
             raise
         raise UnrepresentableValue(f"no JSON form: {error_text(err)[:200]}") from err
+
+
+def _refuse_lossy(value: Any) -> None:
+    """Refuse what pydantic would write down as something else, without a word.
+
+    Keys that become one text lose an entry, and an open file becomes a list of its lines.
+    """
+    if isinstance(value, io.IOBase):
+        raise UnrepresentableValue(f"a {type(value).__name__} is no data")
+    inside: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        texts = {next(iter(to_jsonable_python({key: None}))) for key in value}
+        if len(texts) != len(value):
+            raise UnrepresentableValue("two keys of one object become the same text")
+        inside = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        inside = value
+    elif isinstance(value, BaseModel) or is_dataclass(value):
+        inside = vars(value).values() if hasattr(value, "__dict__") else ()
+    for item in inside:
+        _refuse_lossy(item)
 
 
 def _jsonable(value: Any, adapter: TypeAdapter[Any] | None) -> Any:
