@@ -49,7 +49,10 @@ class DevAddresses:
         for folder in (start, *start.parents):
             path = folder / DATA_DIR / ADDRESSES_FILE
             if path.is_file():
-                found = cls(**json.loads(path.read_text(encoding="utf-8")))
+                try:
+                    found = cls(**json.loads(path.read_text(encoding="utf-8")))
+                except (ValueError, TypeError):
+                    return None  # left by another version, or cut off: nobody to talk to
                 return found if _is_alive(found.pid) else None
         return None
 
@@ -118,14 +121,18 @@ async def connect_temporal() -> Client:
     Raises:
         ConfigurationError: No server answers at the address.
     """
-    config = ClientConfig.load_client_connect_config()
+    try:
+        config = ClientConfig.load_client_connect_config()
+    except RuntimeError as err:
+        raise ConfigurationError(f"Temporal's configuration cannot be read: {err}") from err
     if "target_host" not in config and (dev := DevAddresses.find()):
         config["target_host"] = dev.temporal_address
     address = config.setdefault("target_host", "localhost:7233")
     try:
         return await Client.connect(**config)
     except RuntimeError as err:
-        raise ConfigurationError(f"no Temporal server at {address}: {err}") from err
+        reason = str(err).partition("\n")[0][:200]
+        raise ConfigurationError(f"no Temporal server at {address}: {reason}") from err
 
 
 def _is_alive(pid: int) -> bool:

@@ -123,6 +123,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     await check_schema(database_url)
     client = await connect_temporal()
     told_to_go = _on_signals()
+    asyncio.get_running_loop().set_default_executor(_Unawaited())
     async with ledger_pool(database_url, size=settings.pool_size) as pool:
         ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
         async with app_worker(app, client=client, ledger=ledger, settings=settings):
@@ -174,6 +175,18 @@ def load_app(name: str) -> App:
     if not isinstance(app, App):
         raise ConfigurationError(f"{name!r} is {type(app).__name__}, not an App")
     return app
+
+
+class _Unawaited(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`, for which `asyncio.run` does not wait at its end.
+
+    A call that outlasts the grace period is taken over elsewhere. Its thread cannot be
+    stopped, and to wait for it would keep the process for as long as the call hangs.
+    """
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See base class; never waits."""
+        super().shutdown(wait=False, cancel_futures=True)
 
 
 def _on_signals() -> asyncio.Event:

@@ -237,11 +237,20 @@ class ActionLedger:
         return None if row is None else Action.from_row(row)
 
     async def list(
-        self, run_key: RunKey | None = None, *, only_parked: bool = False, limit: int = 1000
+        self,
+        run_key: RunKey | None = None,
+        *,
+        only_parked: bool = False,
+        newest_first: bool = False,
+        limit: int = 1000,
     ) -> Sequence[Action]:
-        """Return actions, oldest first: of one run, or of all."""
+        """Return actions of one run, or of all: the first ``limit`` in the order asked for."""
         rows = await self._all(
-            "list_actions", run_key=run_key, only_parked=only_parked, limit=limit
+            "list_actions",
+            run_key=run_key,
+            only_parked=only_parked,
+            newest_first=newest_first,
+            limit=limit,
         )
         return [Action.from_row(row) for row in rows]
 
@@ -412,7 +421,7 @@ async def _claim_domain_key(
         return await _refuse(connection, request, error)
     found = Action.from_row(row)
     try:
-        verdict = judge_holder(found, request)
+        verdict = judge_holder(found, request, attempt)
     except IdempotencyKeyConflict as error:
         return await _refuse(connection, request, error)
     claim = await _carry_out(connection, verdict, found, request, attempt)

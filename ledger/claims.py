@@ -108,12 +108,18 @@ def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdic
         return Verdict.RETURN
     if found.parked:
         return Verdict.ANSWER_UNKNOWN
-    if found.dispatched_at is None or found.attempt_at is None:
+    if found.dispatched_at is None:
         return Verdict.DISPATCH
-    if found.claim_token == attempt.token:
-        return Verdict.GO_ON
     if found.claimed_by != found.key and found.leased:
         return Verdict.WAIT
+    return _judge_attempt(found, attempt)
+
+
+def _judge_attempt(found: Action, attempt: Attempt) -> Verdict:
+    """Judge a dispatched row by who dispatched it: this attempt, an earlier or a later one."""
+    if found.claim_token == attempt.token:
+        return Verdict.GO_ON
+    assert found.attempt_at is not None, "agent_actions_dispatch_is_complete"
     if found.attempt_at >= attempt.started_at:
         raise Fenced(
             f"{found.key} is owned by the attempt of {found.attempt_at.isoformat()}; "
@@ -141,10 +147,11 @@ def why_parked(found: Action) -> str:
     return f"{lost}, and {found.tool} must not be sent twice"
 
 
-def judge_holder(holder: Action, request: ActionRequest) -> Verdict:
+def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
     """Judge the row of the other action that holds the request's domain key.
 
     Raises:
+        Fenced: A later attempt of the claimant is settling it.
         IdempotencyKeyConflict: It was used for something else, which stands.
     """
     if (holder.tool, holder.effective_digest) != (request.tool, request.effective_digest):
@@ -157,9 +164,11 @@ def judge_holder(holder: Action, request: ActionRequest) -> Verdict:
         return Verdict.RETURN
     if holder.parked:
         return Verdict.ANSWER_UNKNOWN
-    if holder.dispatched_at is None or holder.leased:
+    if holder.dispatched_at is None or holder.attempt_at is None:
         return Verdict.WAIT
-    return take_over(holder)
+    if holder.claimed_by == request.key:
+        return _judge_attempt(holder, attempt)
+    return Verdict.WAIT if holder.leased else take_over(holder)
 
 
 def raise_if_conflict(found: Action) -> None:

@@ -18,7 +18,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
-from ..errors import LedgerUnavailable, SchemaMismatch
+from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
 from .sql import migrations
 
 _LOCK: Final = 0x434F4D4D49544C4E
@@ -84,3 +84,5 @@ async def _connect(database_url: str) -> AsyncConnection[TupleRow]:
         return await AsyncConnection.connect(database_url, connect_timeout=10)
     except psycopg.OperationalError as err:
         raise LedgerUnavailable(f"no database: {err}") from err
+    except psycopg.ProgrammingError as err:
+        raise ConfigurationError(f"COMMITLINE_DATABASE_URL cannot be used: {err}") from err

@@ -48,7 +48,7 @@ class ProviderProcess:
             self._process.stdout.close()
 
     def effects(self, subject: str) -> int:
-        """How often something has happened: ``charge:4821``, ``mail:ada@example.com``."""
+        """How often something has happened: ``charge:4821``, ``mail:4821``."""
         return int(self.stats()["effects"].get(subject, 0))
 
     def requests(self, kind: str) -> int:

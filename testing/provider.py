@@ -49,7 +49,7 @@ class World:
     effects: Counter[str] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
     keys: list[dict[str, Any]] = field(default_factory=list)
-    """Each request with an effect in mind: path, key and body, in order of arrival."""
+    """Each request with an effect in mind: kind, key, body and time, in order of arrival."""
     behaviour: _Behaviour = field(default_factory=_Behaviour)
     _known: dict[str, _Remembered] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -60,7 +60,7 @@ class World:
         subject = f"{kind}:{data.get('order_id') or data.get('to')}"
         with self._lock:
             self.requests[kind] += 1
-            self.keys.append({"kind": kind, "key": key, "body": body.decode()})
+            self.keys.append({"kind": kind, "key": key, "body": body.decode(), "at": time.time()})
             remembered = self._remembered(key)
             if remembered is not None:
                 return _answer_again(remembered, body)
@@ -144,12 +144,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: clients are killed in the middle of a request; that is what it is for."""
+
+
 def serve(port: int = 0) -> ThreadingHTTPServer:
     """Return a server on loopback, bound and not yet serving; port 0 picks a free one."""
     handler = type("Handler", (_Handler,), {"world": World()})
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
-    return server
+    return _Server(("127.0.0.1", port), handler)
 
 
 def main() -> None:

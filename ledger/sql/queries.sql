@@ -142,11 +142,11 @@ update agent_actions
    and (%(token)s::uuid is null or claim_token = %(token)s)
 returning *, clock_timestamp() as now;
 
--- list_actions: the actions of a run, or of all runs, oldest first.
+-- list_actions: the actions of a run, or of all runs, oldest or newest first.
 select *, clock_timestamp() as now from agent_actions
  where (%(run_key)s::text is null or run_key = %(run_key)s)
    and (not %(only_parked)s or parked_at is not null)
- order by created_at, key
+ order by case when %(newest_first)s then created_at end desc, created_at, key
  limit %(limit)s;
 
 -- record_completion: the first completion of a model turn stands.

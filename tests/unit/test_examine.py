@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from commitline.activities.conversation import Completion, ToolCall
 from commitline.activities.model import examine
 

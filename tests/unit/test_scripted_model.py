@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from commitline.activities.conversation import Completion, Message, ToolCall
 from commitline.activities.model import Model, ModelRequest
 from commitline.activities.scripted_model import ScriptedModel, call, say

@@ -1,0 +1,133 @@
+"""What an operator asks of runs and actions: the questions behind the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+from urllib.parse import quote
+
+from rich.console import Console
+from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
+
+from . import printing
+from .client import AgentClient, RunHandle
+from .config import DevAddresses, Settings
+from .errors import RunNotFound
+from .identity import ActionKey, Position, action_key
+from .ledger import Action, ActionLedger, Run, ledger_pool
+from .workflows import AGENT_RUN, RunResult
+
+T = TypeVar("T")
+
+_POLL_SECONDS: Final = 0.5
+
+
+async def with_ledger(work: Callable[[ActionLedger], Awaitable[T]]) -> T:
+    """Do something with the ledger that the settings name; Temporal is not needed.
+
+    Raises:
+        ConfigurationError: No database is configured.
+        LedgerUnavailable: It does not answer.
+    """
+    settings = Settings.load()
+    async with ledger_pool(settings.require_database(), size=1) as pool:
+        return await work(ActionLedger(pool, statement_seconds=settings.statement_seconds))
+
+
+async def find_actions(
+    ledger: ActionLedger, *, run: str | None, parked: bool, limit: int
+) -> Sequence[Action]:
+    """Return actions of one run; else the parked, longest waiting first; else the newest.
+
+    Raises:
+        RunNotFound: The ledger knows no run of this id.
+    """
+    if run is not None:
+        newest = await _newest(ledger, run)
+        return await ledger.list(newest.run_key, only_parked=parked, limit=limit)
+    return await ledger.list(only_parked=parked, newest_first=not parked, limit=limit)
+
+
+async def find_action(ledger: ActionLedger, key: str) -> Action:
+    """Return the action of a whole key, or of ``<run id>:<position>``.
+
+    Raises:
+        RunNotFound: There is none; the message says what was looked for.
+    """
+    found = await ledger.get(ActionKey(key))
+    if found is None:
+        run_id, _, at = key.rpartition(":")
+        run = await _newest(ledger, run_id or key)
+        found = await ledger.get(action_key(run.run_key, Position(at)))
+    if found is None:
+        raise RunNotFound(f"the ledger has no action {key!r}")
+    return found
+
+
+async def newest_runs(client: AgentClient, *, limit: int) -> list[dict[str, Any]]:
+    """Return the newest runs: their state by Temporal, their agent by the ledger.
+
+    Temporal's visibility leads, since it knows runs that no worker has begun and those that
+    ended without a worker (terminated, timed out). It lags behind by up to a second or so.
+    """
+    query = f"WorkflowType = '{AGENT_RUN}'"
+    found = [run async for run in client.temporal.list_workflows(query, limit=limit)]
+    agents = await _agents(client, found)
+    return [
+        {
+            "id": run.id,
+            "agent": agents.get(run.id),
+            "state": "unknown" if run.status is None else run.status.name.lower(),
+            "started": run.start_time,
+            "ended": run.close_time,
+            "run_id": run.run_id,
+        }
+        for run in found
+    ]
+
+
+async def look_up(client: AgentClient, id: str) -> WorkflowExecutionDescription:
+    """Return Temporal's description of a run that was started."""
+    return await client.temporal.get_workflow_handle(id).describe()
+
+
+def ui_link(client: AgentClient, run: WorkflowExecution) -> str | None:
+    """Return where the UI of `commitline dev` shows the run, if it runs on that server."""
+    dev = DevAddresses.find()
+    address = client.temporal.service_client.config.target_host
+    if dev is None or not dev.ui_url or dev.temporal_address != address:
+        return None
+    namespace = quote(client.temporal.namespace, safe="")
+    return f"{dev.ui_url}/namespaces/{namespace}/workflows/{quote(run.id, safe='')}/{run.run_id}"
+
+
+async def follow(run: RunHandle, console: Console) -> RunResult:
+    """Wait for a run's result; on a terminal show where it is, elsewhere only if it is stuck.
+
+    Raises:
+        CommitlineError: As `RunHandle.result`.
+    """
+    result = asyncio.ensure_future(run.result())
+    told = False
+    with console.status(f"{run.id}: started") as shown:
+        while not (await asyncio.wait({result}, timeout=_POLL_SECONDS))[0]:
+            progress = (await run.status()).progress
+            shown.update(printing.progress(run.id, progress))
+            if progress is None and not told and not console.is_terminal and not result.done():
+                told = True
+                console.print(printing.progress(run.id, None))
+    return result.result()
+
+
+async def _newest(ledger: ActionLedger, id: str) -> Run:
+    found = await ledger.list_runs(workflow_id=id, limit=1)
+    if not found:
+        raise RunNotFound(f"the ledger has no run {id!r}")
+    return found[0]
+
+
+async def _agents(client: AgentClient, runs: Sequence[WorkflowExecution]) -> dict[str, str]:
+    ledger = await client.ledger()
+    newest = await asyncio.gather(*(ledger.list_runs(workflow_id=run.id, limit=1) for run in runs))
+    return {run.id: rows[0].agent for run, rows in zip(runs, newest, strict=True) if rows}

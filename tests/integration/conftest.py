@@ -1,0 +1,51 @@
+"""The ledger alone, on a database that the tests of one module share, emptied for each."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+import pytest_asyncio
+from psycopg import sql
+
+from commitline.devstack import DevStack
+from commitline.ledger import ActionLedger, ledger_pool
+from commitline.ledger.pool import Pool
+
+
+@pytest.fixture(scope="module")
+def ledger_database_url(devstack: DevStack, database_template: str) -> Iterator[str]:
+    """A migrated database in which no deadlock is ever resolved.
+
+    The ledger repeats a call that fell victim to a deadlock, so a wrong lock order would
+    not show. Here it does: the call does not come back within its deadline.
+    """
+    name = f"ledger_{uuid.uuid4().hex}"
+    names = {"name": sql.Identifier(name), "template": sql.Identifier(database_template)}
+    with psycopg.connect(devstack.database_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {name} template {template}").format(**names))
+        connection.execute(
+            sql.SQL("alter database {name} set deadlock_timeout = '10min'").format(**names)
+        )
+    yield urlsplit(devstack.database_url)._replace(path=f"/{name}").geturl()
+    with psycopg.connect(devstack.database_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("drop database {name} with (force)").format(**names))
+
+
+@pytest_asyncio.fixture
+async def pool(ledger_database_url: str) -> AsyncIterator[Pool]:
+    """An open pool on empty tables, big enough for the races that the tests arrange."""
+    async with ledger_pool(ledger_database_url, size=30) as pool:
+        async with pool.connection() as connection:
+            for table in ("agent_completions", "agent_domain_keys", "agent_actions", "agent_runs"):
+                await connection.execute(sql.SQL("delete from {}").format(sql.Identifier(table)))
+        yield pool
+
+
+@pytest_asyncio.fixture
+async def ledger(pool: Pool) -> ActionLedger:
+    """A ledger over the pool."""
+    return ActionLedger(pool)

@@ -1,0 +1,296 @@
+"""Migrations: many workers at once, one that is killed, and the schema that comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import fields
+from importlib.resources import files
+from typing import Any, LiteralString, get_args
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from commitline.devstack import DevStack
+from commitline.errors import LedgerUnavailable, SchemaMismatch
+from commitline.ledger import Action, Effect, Run, check_schema, migrate
+from commitline.ledger.actions import ActionStatus, OutcomeKind, RunState
+from commitline.ledger.sql import migrations
+
+VERSIONS = [number for number, _, _ in migrations()]
+
+CONSTRAINTS = {
+    "agent_runs": [
+        "agent_runs_ended_says_when",
+        "agent_runs_pkey",
+        "agent_runs_state_is_known",
+    ],
+    "agent_actions": [
+        "agent_actions_dispatch_is_complete",
+        "agent_actions_done_is_complete",
+        "agent_actions_effect_is_known",
+        "agent_actions_generation_counts_from_one",
+        "agent_actions_ok_had_its_effect",
+        "agent_actions_one_per_position",
+        "agent_actions_outcome_is_known",
+        "agent_actions_parked_is_pending",
+        "agent_actions_parked_says_why",
+        "agent_actions_pkey",
+        "agent_actions_run_exists",
+        "agent_actions_status_is_known",
+    ],
+    "agent_domain_keys": [
+        "agent_domain_keys_held_has_generation",
+        "agent_domain_keys_pkey",
+    ],
+    "agent_completions": [
+        "agent_completions_pkey",
+        "agent_completions_run_exists",
+    ],
+    "agent_schema_migrations": ["agent_schema_migrations_pkey"],
+}
+INDEXES = [
+    "agent_actions_by_run",
+    "agent_actions_one_per_position",
+    "agent_actions_pending",
+    "agent_actions_pkey",
+    "agent_completions_pkey",
+    "agent_domain_keys_pkey",
+    "agent_runs_by_workflow",
+    "agent_runs_pkey",
+    "agent_schema_migrations_pkey",
+]
+
+
+@pytest.fixture
+def empty_url(devstack: DevStack) -> Iterator[str]:
+    """A database without anything in it."""
+    name = f"empty_{uuid.uuid4().hex}"
+    with psycopg.connect(devstack.database_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    yield urlsplit(devstack.database_url)._replace(path=f"/{name}").geturl()
+    with psycopg.connect(devstack.database_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+def ask(url: str, statement: LiteralString, **parameters: Any) -> list[tuple[Any, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(statement, parameters)
+        return [] if cursor.description is None else cursor.fetchall()
+
+
+def tables(url: str) -> set[str]:
+    return {
+        name for (name,) in ask(url, "select tablename from pg_tables where tablename ~ 'agent'")
+    }
+
+
+async def until_blocked(url: str, sessions: int) -> None:
+    """Return when Postgres shows that so many sessions of the database wait for a lock."""
+    deadline = time.monotonic() + 30
+    found = -1
+    while time.monotonic() < deadline:
+        ((found,),) = ask(
+            url,
+            "select count(*) from pg_stat_activity "
+            "where datname = current_database() and wait_event_type = 'Lock'",
+        )
+        if found == sessions:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{found} sessions wait for a lock, not {sessions}")
+
+
+async def test_six_workers_that_start_at_once_apply_each_migration_once(empty_url: str) -> None:
+    for _ in range(20):
+        applied = await asyncio.gather(*(migrate(empty_url) for _ in range(6)))
+
+        assert sorted(applied) == [[], [], [], [], [], VERSIONS]
+        assert [version for (version,) in ask(
+            empty_url, "select version from agent_schema_migrations order by version"
+        )] == VERSIONS  # fmt: skip
+        assert tables(empty_url) == set(CONSTRAINTS)
+        ask(empty_url, "drop schema public cascade")
+        ask(empty_url, "create schema public")
+
+
+async def test_a_worker_killed_in_mid_migration_leaves_nothing_and_the_next_one_goes_on(
+    empty_url: str,
+) -> None:
+    code = (
+        "import asyncio; from commitline.ledger import migrate; "
+        f"asyncio.run(migrate({empty_url!r}))"
+    )
+    with psycopg.connect(empty_url) as obstacle:
+        # It comes as far as agent_actions, whose name is taken by a session that has not decided.
+        obstacle.execute("create table agent_actions ()")
+        doomed = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
+        await until_blocked(empty_url, 1)
+        next_one = asyncio.create_task(migrate(empty_url))
+        await until_blocked(empty_url, 2)
+
+        doomed.kill()
+        await doomed.wait()
+        seen = tables(empty_url)
+        obstacle.rollback()
+
+    applied = await next_one
+
+    assert doomed.returncode == -9
+    assert seen == set()
+    assert applied == VERSIONS
+    assert tables(empty_url) == set(CONSTRAINTS)
+    assert await check_schema(empty_url) == VERSIONS[-1]
+
+
+async def test_a_migration_that_fails_leaves_nothing_and_says_why(empty_url: str) -> None:
+    ask(empty_url, "create table agent_actions ()")
+
+    with pytest.raises(
+        psycopg.errors.DuplicateTable, match='relation "agent_actions" already exists'
+    ):
+        await migrate(empty_url)
+
+    assert tables(empty_url) == {"agent_actions"}
+
+
+async def test_migrating_again_does_nothing_and_keeps_what_is_there(database_url: str) -> None:
+    ask(
+        database_url,
+        "insert into agent_runs (run_key, workflow_id, agent, input_digest, opened_attempt_at) "
+        "values ('r/1', 'r', 'a', 'i', now())",
+    )
+
+    applied = await migrate(database_url)
+
+    assert applied == []
+    assert ask(database_url, "select run_key from agent_runs") == [("r/1",)]
+
+
+async def test_migrating_holds_no_lock_afterwards(empty_url: str) -> None:
+    await migrate(empty_url)
+
+    assert ask(empty_url, "select count(*) from pg_locks where locktype = 'advisory'") == [(0,)]
+
+
+def test_migrating_up_gives_the_stated_schema(database_url: str) -> None:
+    constraints = ask(
+        database_url,
+        "select conrelid::regclass::text, array_agg(conname::text order by conname) "
+        "from pg_constraint where connamespace = 'public'::regnamespace and contype <> 'n' "
+        "group by 1",
+    )
+    indexes = ask(
+        database_url, "select indexname from pg_indexes where schemaname = 'public' order by 1"
+    )
+
+    assert dict(constraints) == CONSTRAINTS
+    assert [name for (name,) in indexes] == INDEXES
+
+
+def test_every_constraint_has_the_name_that_a_migration_gives_it(database_url: str) -> None:
+    written = {
+        name
+        for _, _, text in migrations()
+        for name in re.findall(r"^\s*constraint (\w+)", text, re.MULTILINE)
+    }
+
+    found = ask(
+        database_url,
+        "select conname from pg_constraint where connamespace = 'public'::regnamespace "
+        "and contype <> 'n' and conname <> 'agent_schema_migrations_pkey'",
+    )
+
+    assert {name for (name,) in found} == written
+
+
+@pytest.mark.parametrize(("row", "table"), [(Action, "agent_actions"), (Run, "agent_runs")])
+def test_a_row_in_python_has_the_columns_of_its_table(
+    database_url: str, row: type[Action] | type[Run], table: str
+) -> None:
+    columns = ask(
+        database_url,
+        "select column_name from information_schema.columns where table_name = %(table)s",
+        table=table,
+    )
+
+    # `now` is the database's clock when the row was read.
+    assert {name for (name,) in columns} == {field.name for field in fields(row)} - {"now"}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "values"),
+    [
+        ("agent_actions_effect_is_known", {effect.value for effect in Effect} - {"read"}),
+        ("agent_actions_status_is_known", set(get_args(ActionStatus))),
+        ("agent_actions_outcome_is_known", set(get_args(OutcomeKind))),
+        ("agent_runs_state_is_known", set(get_args(RunState))),
+    ],
+)
+def test_python_and_postgres_know_the_same_values(
+    database_url: str, constraint: str, values: set[str]
+) -> None:
+    ((definition,),) = ask(
+        database_url,
+        "select pg_get_constraintdef(oid) from pg_constraint where conname = %(constraint)s",
+        constraint=constraint,
+    )
+
+    assert set(re.findall(r"'(\w+)'", definition)) == values
+
+
+def test_migrations_are_numbered_without_a_gap_and_none_is_overlooked() -> None:
+    folder = files("commitline.ledger.sql") / "migrations"
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("__"))
+
+    assert all(re.fullmatch(r"\d{4}_[a-z0-9_]+\.sql", name) for name in names)
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+    assert [(number, name) for number, name, _ in migrations()] == [
+        (int(name[:4]), name) for name in names
+    ]
+
+
+async def test_an_empty_database_is_refused(empty_url: str) -> None:
+    with pytest.raises(SchemaMismatch, match=f"has schema 0, this code needs {VERSIONS[-1]}"):
+        await check_schema(empty_url)
+
+    assert tables(empty_url) == set()
+
+
+async def test_an_older_database_is_refused(database_url: str) -> None:
+    ask(
+        database_url,
+        "delete from agent_schema_migrations where version = %(newest)s",
+        newest=VERSIONS[-1],
+    )
+
+    with pytest.raises(SchemaMismatch) as refused:
+        await check_schema(database_url)
+
+    assert refused.value.message == (
+        f"the database has schema {VERSIONS[-1] - 1}, this code needs {VERSIONS[-1]}"
+    )
+
+
+async def test_a_newer_database_is_worked_with_and_left_as_it_is(database_url: str) -> None:
+    ask(database_url, "insert into agent_schema_migrations values (9999, '9999_newer.sql')")
+
+    version = await check_schema(database_url)
+    applied = await migrate(database_url)
+
+    assert version == 9999
+    assert applied == []
+
+
+async def test_a_database_that_cannot_be_reached_is_unavailable(empty_url: str) -> None:
+    nowhere = urlsplit(empty_url)._replace(path="/nowhere").geturl()
+
+    for work in (migrate(nowhere), check_schema(nowhere)):
+        with pytest.raises(LedgerUnavailable, match="no database: "):
+            await work

@@ -1,0 +1,220 @@
+"""The documents say what the code does: their programs run, their tables are complete."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from commitline import cli, errors
+from commitline.config import PREFIX, Settings
+
+ROOT = Path(__file__).parents[2]
+NO_SOURCE = {"tests", "bench", "docs", "build", "dist"}
+LOG_LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def pages() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def table_rows(text: str) -> Iterator[list[str]]:
+    for line in text.splitlines():
+        if line.startswith("|") and not line.startswith("| ---"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def sources() -> list[Path]:
+    return [
+        path
+        for path in ROOT.rglob("*.py")
+        if not any(
+            part.startswith(".") or part in NO_SOURCE for part in path.relative_to(ROOT).parts
+        )
+    ]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_python_block_compiles(page: Path) -> None:
+    for code in blocks(page.read_text(encoding="utf-8"), "python"):
+        compile(code, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", ["docs/tools.md", "docs/models.md"])
+def test_the_definitions_of_a_how_to_can_be_run_from_top_to_bottom(page: str) -> None:
+    namespace: dict[str, Any] = {"__name__": "page"}
+
+    for code in blocks(read(page), "python"):
+        exec(compile(code, page, "exec", dont_inherit=True), namespace)
+
+
+def test_the_ledgers_program_prints_what_its_page_says(database_url: str, tmp_path: Path) -> None:
+    page = read("docs/ledger.md")
+    (program,) = blocks(page, "python")
+    (printed,) = blocks(page, "text")
+    file = tmp_path / "charge.py"
+    file.write_text(program, encoding="utf-8")
+
+    done = subprocess.run(
+        [sys.executable, file],
+        env={**os.environ, "COMMITLINE_DATABASE_URL": database_url},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.stdout == printed, done.stderr
+
+
+def test_the_readme_is_short() -> None:
+    assert len(read("README.md").splitlines()) <= 150
+
+
+def test_the_readmes_application_is_the_shop_with_lines_left_out() -> None:
+    (shown,) = blocks(read("README.md"), "python")
+    shop = iter(read("examples/shop/app.py").splitlines())
+
+    missing = [line for line in shown.splitlines() if line and line not in shop]
+
+    assert missing == []
+
+
+def test_the_readmes_map_names_what_is_there() -> None:
+    house = read("README.md").split("## The house")[1].split("```")[1]
+
+    named = [line.split()[0] for line in house.strip().splitlines()]
+
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_resolves(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+
+    broken = [link for link in links if not _resolves(page, link)]
+
+    assert broken == []
+
+
+def _resolves(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    if not anchor:
+        return target.exists()
+    headings = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w -]", "", text).lower().replace(" ", "-") for text in headings}
+
+
+def shell_commands(program: str) -> list[str]:
+    """Return the distinct command lines of a program that the documents show."""
+    found = []
+    for page in pages():
+        for block in blocks(page.read_text(encoding="utf-8"), "sh"):
+            for line in block.splitlines():
+                words = [word for word in shlex.split(line, comments=True) if word != "&"]
+                while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
+                    words.pop(0)
+                if words and words[0] == program:
+                    found.append(shlex.join(words))
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("command", shell_commands("make"))
+def test_a_make_target_that_is_shown_exists(command: str) -> None:
+    targets = re.findall(r"^([a-z]+):.*## ", read("Makefile"), re.MULTILINE)
+
+    assert [word for word in command.split()[1:] if word not in targets] == []
+
+
+@pytest.mark.parametrize("shown", shell_commands("commitline"))
+def test_a_command_that_is_shown_is_one_that_the_command_line_takes(shown: str) -> None:
+    command: Any = typer.main.get_command(cli.app)
+    context = None
+    name, *arguments = shlex.split(shown)
+
+    while hasattr(command, "commands"):
+        context = command.make_context(name, [], parent=context, resilient_parsing=True)
+        name, *arguments = arguments
+        command = command.commands[name]
+
+    # Raises on an unknown option, a missing argument or one too many.
+    command.make_context(name, arguments, parent=context)
+
+
+def test_the_error_reference_lists_every_code_with_its_class_and_no_other() -> None:
+    coded = {
+        (value.code, name)
+        for name, value in vars(errors).items()
+        if isinstance(value, type)
+        and issubclass(value, errors.CommitlineError)
+        and "code" in vars(value)
+    }
+
+    listed = [
+        (row[0], row[1].strip("`"))
+        for row in table_rows(read("docs/reference/errors.md"))
+        if re.fullmatch(r"CL\d+", row[0])
+    ]
+
+    assert len(listed) == len(set(listed))
+    assert set(listed) == coded
+
+
+def test_the_event_reference_lists_exactly_the_events_of_the_code() -> None:
+    logged = {
+        str(call.args[0].value)
+        for path in sources()
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in LOG_LEVELS
+        and ast.unparse(call.func.value).split(".")[-1] in {"log", "_log"}
+        and call.args
+        and isinstance(call.args[0], ast.Constant)
+    }
+
+    listed = [
+        row[0].strip("`")
+        for row in table_rows(read("docs/reference/events.md"))
+        if row[0].startswith("`")
+    ]
+
+    assert len(listed) == len(set(listed))
+    assert set(listed) == logged
+
+
+def test_operating_lists_every_setting_with_its_default() -> None:
+    expected = {
+        PREFIX + name.upper(): _shown(field.default)
+        for name, field in Settings.model_fields.items()
+    }
+
+    listed = {
+        row[0].strip("`"): row[1].strip("`")
+        for row in table_rows(read("docs/operating.md"))
+        if row[0].strip("`") in expected
+    }
+
+    assert listed == expected
+
+
+def _shown(default: object) -> str:
+    return f"{default:g}" if isinstance(default, float) else str(default) or "none"

@@ -1,0 +1,226 @@
+"""Names: no two things share one, and what cannot be a name is refused at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitline.errors import DefinitionError, InvalidIdempotencyKey, InvalidRunId
+from commitline.identity import (
+    ActionKey,
+    KeyTemplate,
+    Position,
+    RunKey,
+    action_key,
+    check_workflow_id,
+    default_idempotency_key,
+    position,
+    run_key,
+    with_generation,
+)
+
+UUID = "0198c1f0-0000-7000-8000-000000000001"
+
+workflow_ids = st.text(
+    st.sampled_from("rR1:/%.~ -"), min_size=1, max_size=8
+).filter(str.strip)  # fmt: skip
+execution_ids = st.text(st.sampled_from("0a-"), min_size=1, max_size=4)
+positions = st.text(st.sampled_from("01.:%3A/"), min_size=1, max_size=6)
+texts = st.text(min_size=1, max_size=6) | st.sampled_from(["-", "%", "%2D", "a-b", "~2", "\ud83d"])
+
+
+@pytest.mark.parametrize(
+    "workflow_id",
+    ["r1", "R1", "r1:1", "r1:1:2", "a/b", "a b", "thread:4711", "x" * 180],
+)
+def test_an_id_of_printable_ascii_may_be_a_runs(workflow_id: str) -> None:
+    assert check_workflow_id(workflow_id) == workflow_id
+
+
+@pytest.mark.parametrize(
+    ("workflow_id", "reason"),
+    [
+        ("", "must not be empty"),
+        (" ", "must not be empty"),
+        ("a\x00b", "holds characters that it may not: 'a\\x00b'"),
+        ("a\n", "holds characters that it may not: 'a\\n'"),
+        ("a\x7f", "holds characters that it may not"),
+        ("bestellung-ä", "holds characters that it may not: 'bestellung-\\xe4'"),
+        ("\ud83d", "holds characters that it may not: '\\ud83d'"),
+        ("a" * 181, "has 181 characters, over 180"),
+        ("a" * 9_000, "has 9000 characters, over 180"),
+    ],
+    ids=["empty", "blank", "nul", "newline", "delete", "umlaut", "surrogate", "181", "9000"],
+)
+def test_an_unusable_id_is_refused_before_anything_is_made_of_it(
+    workflow_id: str, reason: str
+) -> None:
+    with pytest.raises(InvalidRunId) as refused:
+        run_key(workflow_id, UUID)
+
+    assert reason in refused.value.message
+    assert refused.value.code == "CL102"
+
+
+@pytest.mark.parametrize("execution", ["", "a/b", "a:b", "a b", "é", "a" * 65, f"{UUID}\n"])
+def test_an_execution_id_that_could_blur_the_run_key_is_refused(execution: str) -> None:
+    with pytest.raises(InvalidRunId):
+        run_key("r1", execution)
+
+
+def test_keys_are_written_as_documented() -> None:
+    run = run_key("support-4821", UUID)
+
+    key = action_key(run, position(2, 0))
+
+    assert run == f"support-4821/{UUID}"
+    assert key == f"support-4821/{UUID}:2.0"
+    assert default_idempotency_key(key) == "cl_re3zewex65vmduanji6sblt4ifvvfzj7hzgmq7aq"
+
+
+def test_a_separator_in_a_position_does_not_make_another_action() -> None:
+    inside = action_key(RunKey("r/1"), Position("1:2"))
+    outside = action_key(RunKey("r/1:1"), Position("2"))
+
+    assert inside == "r/1:1%3A2"
+    assert outside == "r/1:1:2"
+
+
+@given(st.tuples(workflow_ids, execution_ids), st.tuples(workflow_ids, execution_ids))
+def test_two_runs_never_share_a_key(one: tuple[str, str], other: tuple[str, str]) -> None:
+    assert (run_key(*one) == run_key(*other)) == (one == other)
+
+
+@given(
+    st.tuples(workflow_ids, execution_ids, positions),
+    st.tuples(workflow_ids, execution_ids, positions),
+)
+def test_two_actions_never_share_a_key(
+    one: tuple[str, str, str], other: tuple[str, str, str]
+) -> None:
+    keys = {
+        action_key(run_key(workflow, execution), Position(at))
+        for workflow, execution, at in (one, other)
+    }
+
+    assert (len(keys) == 1) == (one == other)
+
+
+@given(st.text(max_size=40).filter(str.isascii))
+def test_a_default_idempotency_key_is_short_ascii_and_always_the_same(action: str) -> None:
+    key = default_idempotency_key(ActionKey(action))
+
+    assert len(key) == 43
+    assert key.startswith("cl_")
+    assert set(key[3:]) <= set("abcdefghijklmnopqrstuvwxyz234567")
+    assert key == default_idempotency_key(ActionKey(action))
+
+
+def test_only_a_later_generation_is_marked() -> None:
+    keys = [with_generation("order-4821-charge", generation) for generation in (1, 2, 3)]
+
+    assert keys == ["order-4821-charge", "order-4821-charge~2", "order-4821-charge~3"]
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        ("4821", "order-4821-charge"),
+        (4821, "order-4821-charge"),
+        (-1, "order-%2D1-charge"),
+        (1.5, "order-1%2E5-charge"),
+        (True, "order-true-charge"),
+        ("a-b", "order-a%2Db-charge"),
+        ("a_b.c~d", "order-a%5Fb%2Ec%7Ed-charge"),
+        ("100%", "order-100%25-charge"),
+        ("é", "order-%C3%A9-charge"),
+        ("\x00", "order-%00-charge"),
+        ("\ud83d", "order-%ED%A0%BD-charge"),
+        (["a", "b"], "order-%5B%22a%22%2C%22b%22%5D-charge"),
+        ({"b": 1, "a": 2}, "order-%7B%22a%22%3A2%2C%22b%22%3A1%7D-charge"),
+    ],
+)
+def test_a_template_escapes_everything_but_letters_and_digits(value: object, key: str) -> None:
+    template = KeyTemplate.parse("order-{order_id}-charge")
+
+    assert template.render({"order_id": value}) == key
+
+
+def test_a_template_names_its_parameters_and_takes_the_rest_as_it_stands() -> None:
+    template = KeyTemplate.parse("{shop}/{order_id}: charge {{again}}")
+
+    assert template.fields == {"shop", "order_id"}
+    assert template.render({"shop": "s", "order_id": 1, "more": 2}) == "s/1: charge {again}"
+
+
+@pytest.mark.parametrize("arguments", [{}, {"order_id": None}, {"order_id": ""}])
+def test_a_missing_or_empty_value_gives_no_key(arguments: dict[str, object]) -> None:
+    template = KeyTemplate.parse("order-{order_id}")
+
+    with pytest.raises(InvalidIdempotencyKey, match="needs 'order_id', which is empty"):
+        template.render(arguments)
+
+
+def test_a_key_over_255_characters_is_refused_and_not_cut() -> None:
+    template = KeyTemplate.parse("order-{order_id}")
+
+    assert len(template.render({"order_id": "x" * 249})) == 255
+    with pytest.raises(InvalidIdempotencyKey, match="has 256 characters, over 255"):
+        template.render({"order_id": "x" * 250})
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "must name parameters"),
+        ("order-charge", "must name parameters"),
+        ("order-{}", "must name parameters"),
+        ("order-{0}", "must name parameters"),
+        ("order-{order.id}", "must name parameters"),
+        ("order-{order[id]}", "must name parameters"),
+        ("order-{order_id!r}", "must name parameters"),
+        ("order-{order_id:>9}", "must name parameters"),
+        ("order-{order_id", "is not a template"),
+        ("order-order_id}", "is not a template"),
+        ("{a}{b}", "needs a separator"),
+        ("{a}x{b}", "needs a separator"),
+        ("{a}%{b}", "needs a separator"),
+        ("order-{order_id}~2", "may hold printable ASCII except '~'"),
+        ("größe-{order_id}", "may hold printable ASCII except '~'"),
+        ("order-{order_id}\n", "may hold printable ASCII except '~'"),
+    ],
+)
+def test_a_template_that_could_blur_two_facts_is_refused(text: str, reason: str) -> None:
+    with pytest.raises(DefinitionError, match=reason):
+        KeyTemplate.parse(text)
+
+
+@pytest.mark.parametrize("text", ["{a}-{b}", "x-{a}1-{b}", "{a} {b}", "{a}:{b}:{a}", "{a}_{b}/"])
+@given(one=st.tuples(texts, texts), other=st.tuples(texts, texts))
+def test_two_lists_of_values_never_share_a_domain_key(
+    text: str, one: tuple[str, str], other: tuple[str, str]
+) -> None:
+    template = KeyTemplate.parse(text)
+
+    keys = {template.render({"a": a, "b": b}) for a, b in (one, other)}
+
+    assert (len(keys) == 1) == (one == other)
+    assert all(key.isascii() and "~" not in key for key in keys)
+
+
+@given(
+    st.tuples(texts, st.integers(min_value=1, max_value=30)),
+    st.tuples(texts, st.integers(min_value=1, max_value=30)),
+)
+def test_a_generation_is_never_taken_for_another_facts_key(
+    one: tuple[str, int], other: tuple[str, int]
+) -> None:
+    template = KeyTemplate.parse("order-{order_id}")
+
+    keys = {
+        with_generation(template.render({"order_id": value}), generation)
+        for value, generation in (one, other)
+    }
+
+    assert (len(keys) == 1) == (one == other)

@@ -1,0 +1,209 @@
+"""What the model is told: one of three statuses, made of what is recorded and nothing else."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+from commitline.activities import replies
+from commitline.activities.replies import Reply
+from commitline.errors import IdempotencyKeyConflict, InvalidArguments
+from commitline.identity import ActionKey, Position, RunKey
+from commitline.ledger import Action, Effect, Outcome
+
+KEY = "support/1:0.0"
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def parked(*, duplicate_of: str | None = None) -> Action:
+    return Action(
+        key=ActionKey(KEY),
+        tool="charge",
+        args="{}",
+        status="pending",
+        result=None,
+        created_at=NOW,
+        run_key=RunKey("support/1"),
+        position=Position("0.0"),
+        thread_id=None,
+        idempotency_key="cl_x",
+        domain_key=None,
+        generation=1,
+        effect=Effect.AT_MOST_ONCE,
+        key_ttl=None,
+        requested_digest="",
+        effective_digest="",
+        claim_token=None,
+        claimed_by=None,
+        attempt_at=None,
+        lease_until=None,
+        tries=1,
+        dispatched_at=None,
+        done_at=None,
+        outcome=None,
+        effect_possible=None,
+        parked_at=NOW,
+        parked_reason="timed out",
+        duplicate_of=None if duplicate_of is None else ActionKey(duplicate_of),
+        codec_version=1,
+        now=NOW,
+    )
+
+
+def test_a_result_is_told_as_it_is() -> None:
+    assert replies.done(KEY, Outcome.ok('{"id":"c1"}')) == Reply("ok", {"id": "c1"}, KEY)
+
+
+def test_nothing_is_a_result_like_any_other() -> None:
+    told = [replies.done(KEY, Outcome.ok(text)) for text in ("null", '""', "[]")]
+
+    assert [(reply.status, replies.content_text(reply)) for reply in told] == [
+        ("ok", "null"),
+        ("ok", '""'),
+        ("ok", "[]"),
+    ]
+
+
+def test_a_receipt_of_another_action_is_marked_as_existing() -> None:
+    reply = replies.done(KEY, Outcome.ok('{"id":"c1"}'), duplicate_of="other/1:2.0")
+
+    assert reply == Reply(
+        "ok",
+        {
+            "existing": True,
+            "action": "other/1:2.0",
+            "note": "This had already been done by that action; it was not done again.",
+            "result": {"id": "c1"},
+        },
+        KEY,
+        existing=True,
+    )
+
+
+def test_an_error_says_whether_its_effect_happened() -> None:
+    declined = Outcome.error(kind="ToolRefused", message="declined", effect_possible=False)
+    odd = Outcome.error(kind="UnrepresentableResult", message="a file", effect_possible=True)
+
+    assert replies.done(KEY, declined) == Reply(
+        "error",
+        {"error": {"type": "ToolRefused", "message": "declined", "effect": "none"}},
+        KEY,
+        effect_possible=False,
+    )
+    assert replies.done(KEY, odd) == Reply(
+        "error",
+        {"error": {"type": "UnrepresentableResult", "message": "a file", "effect": "happened"}},
+        KEY,
+        effect_possible=True,
+    )
+
+
+def test_an_error_of_another_action_is_marked_as_existing() -> None:
+    odd = Outcome.error(kind="UnrepresentableResult", message="a file", effect_possible=True)
+
+    reply = replies.done(KEY, odd, duplicate_of="other/1:2.0")
+
+    assert (reply.status, reply.existing, reply.effect_possible) == ("error", True, True)
+    assert reply.content["error"]["existing_action"] == "other/1:2.0"
+
+
+def test_an_unknown_says_why_and_who_settles_it() -> None:
+    assert replies.unknown(parked()) == Reply(
+        "unknown",
+        {
+            "unknown": {
+                "message": "This may or may not have happened. Do not assume either.",
+                "reason": "timed out",
+                "action": KEY,
+                "settled_by": "an operator, who looks at the downstream system",
+                "asking_again": "will not repeat it",
+            }
+        },
+        KEY,
+    )
+
+
+def test_an_unknown_of_another_action_names_that_one() -> None:
+    reply = replies.unknown(parked(duplicate_of="other/1:2.0"))
+
+    assert reply.content["unknown"]["action"] == "other/1:2.0"
+    assert reply.action_key == KEY
+
+
+def test_a_refused_call_had_no_effect() -> None:
+    assert replies.refused(InvalidArguments("charge: cents: too many")) == Reply(
+        "error",
+        {
+            "error": {
+                "type": "InvalidArguments",
+                "message": "charge: cents: too many",
+                "effect": "none",
+            }
+        },
+        effect_possible=False,
+    )
+
+
+def test_a_conflict_says_that_the_existing_action_stands() -> None:
+    reply = replies.refused(IdempotencyKeyConflict("used for 4900", existing="a/1:0.0"), key=KEY)
+
+    assert reply == Reply(
+        "error",
+        {
+            "error": {
+                "type": "IdempotencyKeyConflict",
+                "message": "used for 4900",
+                "effect": "none",
+                "existing_action": "a/1:0.0",
+                "existing_action_stands": True,
+            }
+        },
+        KEY,
+        effect_possible=False,
+    )
+
+
+def test_a_call_that_was_not_run_has_no_row() -> None:
+    assert replies.not_run("UnknownTool", "there is no tool 'refnd'") == Reply(
+        "error",
+        {
+            "error": {
+                "type": "UnknownTool",
+                "message": "there is no tool 'refnd'",
+                "effect": "none",
+            }
+        },
+        effect_possible=False,
+    )
+
+
+def test_a_result_over_the_limit_is_told_in_part_and_says_so() -> None:
+    whole = json.dumps("x" * 300_000)
+
+    reply = replies.done(KEY, Outcome.ok(whole))
+
+    assert reply.status == "ok"
+    assert reply.content == {
+        "truncated": True,
+        "characters": 300_002,
+        "whole_value": f"in the ledger, as the result of {KEY}",
+        "head": whole[:8_000],
+    }
+
+
+def test_a_large_receipt_of_another_action_says_whose_row_has_the_whole() -> None:
+    reply = replies.done(KEY, Outcome.ok(json.dumps("x" * 300_000)), duplicate_of="other/1:2.0")
+
+    assert reply.content["result"]["whole_value"] == ("in the ledger, as the result of other/1:2.0")
+
+
+def test_a_large_read_is_told_in_part_and_kept_nowhere() -> None:
+    reply = replies.done(None, Outcome.ok(json.dumps("x" * 300_000)))
+
+    assert reply.content["whole_value"] == "not kept: a read"
+
+
+def test_the_text_that_the_model_reads_is_ascii() -> None:
+    reply = replies.done(KEY, Outcome.ok('"\\ud83d caf\\u00e9"'))
+
+    assert replies.content_text(reply) == '"\\ud83d caf\\u00e9"'

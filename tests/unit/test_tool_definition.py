@@ -1,0 +1,337 @@
+"""What `@tool` makes of a function, and what it refuses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from itertools import count
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
+from commitline.canonical import parse
+from commitline.errors import DefinitionError, InvalidArguments, InvalidIdempotencyKey
+from commitline.identity import ActionKey, Position, RunKey
+
+CONTEXT = ToolContext("key", ActionKey("r/1:0.0"), RunKey("r/1"), Position("0.0"), "t", False)
+
+
+NUMBERS = count(1)
+
+
+class Line(BaseModel):
+    sku: str
+    count: int = 1
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+def agent(*tools: Tool, name: str = "agent") -> Agent:
+    return Agent(name, ScriptedModel("scripted", []), "", tools=tools)
+
+
+def test_a_tool_without_an_effect_is_refused_with_the_four_to_choose_from() -> None:
+    with pytest.raises(DefinitionError) as refused:
+
+        @tool()
+        async def charge(order_id: str) -> str:
+            return order_id
+
+    assert refused.value.message == (
+        "the tool 'charge' declares no effect; choose one: "
+        "Effect.READ, Effect.IDEMPOTENT, Effect.LOOKUP, Effect.AT_MOST_ONCE"
+    )
+
+
+def test_a_bare_tool_is_refused_with_the_four_to_choose_from() -> None:
+    async def charge(order_id: str) -> str:
+        return order_id
+
+    with pytest.raises(DefinitionError, match=r"Effect\.READ, Effect\.IDEMPOTENT"):
+        tool(charge)
+
+
+def test_a_function_without_parentheses_but_with_an_effect_is_refused() -> None:
+    async def charge(order_id: str) -> str:
+        return order_id
+
+    with pytest.raises(DefinitionError, match="with parentheses"):
+        tool(charge, effect=Effect.READ)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"idempotency_key": "order-charge"}, "must name parameters"),
+        ({"idempotency_key": "order-{}"}, "must name parameters"),
+        ({"idempotency_key": "order-{0}"}, "must name parameters"),
+        ({"idempotency_key": "order-{order_id.x}"}, "must name parameters"),
+        ({"idempotency_key": "order-{order_id:>9}"}, "must name parameters"),
+        ({"idempotency_key": "order-{order_id!r}"}, "must name parameters"),
+        ({"idempotency_key": "order-{order_id"}, "is not a template"),
+        ({"idempotency_key": "order-{order_id}{cents}"}, "needs a separator"),
+        ({"idempotency_key": "order-{order_id}x{cents}"}, "needs a separator"),
+        ({"idempotency_key": "order~{order_id}"}, "printable ASCII"),
+        ({"idempotency_key": "bestellung-ü-{order_id}"}, "printable ASCII"),
+        ({"idempotency_key": "order-{order}"}, "has no parameter order, which its idempotency_key"),
+        ({"same": ("order",)}, "has no parameter order, which its same names"),
+        ({"key_ttl": timedelta()}, "key_ttl that is not positive"),
+        ({"name": "charge card"}, "needs a name of 1 to 64"),
+        ({"name": "x" * 65}, "needs a name of 1 to 64"),
+        ({"name": "commitline.open_run"}, "needs a name of 1 to 64"),
+        ({"effect": Effect.READ, "idempotency_key": "order-{order_id}"}, "is a READ"),
+        ({"effect": Effect.READ, "key_ttl": timedelta(hours=1)}, "is a READ"),
+        ({"effect": Effect.LOOKUP}, "say how to ask, with lookup="),
+        ({"effect": Effect.AT_MOST_ONCE, "key_ttl": timedelta(hours=1)}, "only an IDEMPOTENT"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_defined(options: dict[str, Any], why: str) -> None:
+    async def charge(order_id: str, cents: int) -> str:
+        return f"{order_id} {cents}"
+
+    with pytest.raises(DefinitionError, match=why) as refused:
+        tool(**{"effect": Effect.IDEMPOTENT, **options})(charge)
+
+    assert refused.value.code == "CL101"
+
+
+def test_collecting_parameters_are_refused() -> None:
+    async def many(*items: str) -> None: ...
+
+    async def named(**items: str) -> None: ...
+
+    async def positional(item: str, /) -> None: ...
+
+    functions: list[Callable[..., Any]] = [many, named, positional]
+    for function in functions:
+        with pytest.raises(DefinitionError, match="may not have"):
+            tool(effect=Effect.READ)(function)
+
+
+def test_a_parameter_that_json_cannot_describe_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="has a parameter without JSON"):
+
+        @tool(effect=Effect.READ)
+        async def hook(callback: Callable[[], None]) -> None: ...
+
+
+def test_an_annotation_that_cannot_be_resolved_is_refused() -> None:
+    with pytest.raises(DefinitionError, match="has an annotation not found"):
+
+        @tool(effect=Effect.READ)
+        async def look(order: Nowhere) -> str:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+            return str(order)
+
+
+def test_two_tools_of_one_name_are_refused_in_an_agent_and_in_an_app() -> None:
+    @tool(name="look", effect=Effect.READ)
+    async def first() -> None: ...
+
+    @tool(name="look", effect=Effect.READ)
+    async def second() -> None: ...
+
+    with pytest.raises(DefinitionError, match="has two tools named 'look'"):
+        agent(first, second)
+    with pytest.raises(DefinitionError, match="two different tools are named 'look'"):
+        App(agents=[agent(first, name="one"), agent(second, name="two")])
+    with pytest.raises(DefinitionError, match="two agents are named 'agent'"):
+        App(agents=[agent(first), agent(first)])
+    shared = App(agents=[agent(first, name="one"), agent(first, name="two")])
+    assert list(shared.tools) == [first]
+
+
+def test_a_function_that_is_no_tool_is_refused_in_an_agent() -> None:
+    async def look() -> None: ...
+
+    with pytest.raises(DefinitionError, match=r"is no tool; put @tool\(effect=…\) above it"):
+        agent(look)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def test_the_signature_is_the_schema_and_the_context_is_not_in_it() -> None:
+    @tool(effect=Effect.READ)
+    async def charge(ctx: ToolContext, order_id: str, lines: list[Line], cents: int = 100) -> str:
+        """Charge an order.
+
+        By card.
+        """
+        return order_id
+
+    assert charge.definition.name == "charge"
+    assert charge.definition.description == "Charge an order.\n\nBy card."
+    schema = charge.definition.parameters
+    assert list(schema["properties"]) == ["order_id", "lines", "cents"]
+    assert schema["required"] == ["order_id", "lines"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["cents"] == {"default": 100, "title": "Cents", "type": "integer"}
+    assert "title" not in schema
+    assert charge.context_parameter == "ctx"
+
+
+def test_parameters_may_have_the_names_of_pydantic_methods() -> None:
+    @tool(effect=Effect.IDEMPOTENT, idempotency_key="{json}-{copy}")
+    async def odd(
+        json: str, copy: int, schema: bool, model_dump: str = "x", self: int = 0
+    ) -> None: ...
+
+    effective = odd.effective({"json": "a", "copy": 1, "schema": True})
+
+    assert parse(effective) == {
+        "json": "a",
+        "copy": 1,
+        "schema": True,
+        "model_dump": "x",
+        "self": 0,
+    }
+    assert odd.domain_key(effective) == "a-1"
+    assert odd.bind(effective, CONTEXT) == parse(effective)
+
+
+def test_a_default_made_by_a_factory_is_fixed_once() -> None:
+    @tool(effect=Effect.READ)
+    async def order(
+        number: Annotated[int, Field(default_factory=lambda: next(NUMBERS))],
+        other: int = Field(default_factory=lambda: next(NUMBERS)),
+    ) -> None: ...
+
+    effective = order.effective({})
+
+    assert effective == '{"number":1,"other":2}'
+    assert order.bind(effective, CONTEXT) == {"number": 1, "other": 2}
+    assert order.effective({}) == '{"number":3,"other":4}'
+
+
+def test_constraints_and_descriptions_of_fields_count() -> None:
+    @tool(effect=Effect.READ)
+    async def charge(
+        cents: Annotated[int, Field(gt=0, description="How much")],
+        note: str = Field("none", max_length=5),
+    ) -> None: ...
+
+    assert charge.definition.parameters["properties"]["cents"]["description"] == "How much"
+    assert charge.effective({"cents": 1}) == '{"cents":1,"note":"none"}'
+    with pytest.raises(InvalidArguments, match="greater than 0"):
+        charge.effective({"cents": 0})
+    with pytest.raises(InvalidArguments, match="at most 5"):
+        charge.effective({"cents": 1, "note": "too long"})
+
+
+def test_effective_arguments_are_normalised_and_bound_as_the_types_say() -> None:
+    @tool(effect=Effect.READ)
+    async def ship(
+        line: Line, weight: Decimal, at: datetime, colour: Colour, raw: bytes
+    ) -> None: ...
+
+    effective = ship.effective(
+        {
+            "line": {"sku": "a"},
+            "weight": "1.10",
+            "at": "2026-01-02T03:04:00Z",
+            "colour": "red",
+            "raw": "_wA=",
+        }
+    )
+
+    assert parse(effective) == {
+        "line": {"sku": "a", "count": 1},
+        "weight": "1.10",
+        "at": "2026-01-02T03:04:00Z",
+        "colour": "red",
+        "raw": "_wA=",
+    }
+    assert ship.bind(effective, CONTEXT) == {
+        "line": Line(sku="a"),
+        "weight": Decimal("1.10"),
+        "at": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+        "colour": Colour.RED,
+        "raw": b"\xff\x00",
+    }
+
+
+def test_arguments_are_bound_anew_each_time() -> None:
+    @tool(effect=Effect.READ)
+    async def clear(items: list[str]) -> None: ...
+
+    effective = clear.effective({"items": ["a"]})
+    clear.bind(effective, CONTEXT)["items"].clear()
+
+    assert clear.bind(effective, CONTEXT) == {"items": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({}, "order_id: Field required"),
+        ({"order_id": "1", "tip": 5}, "tip: Extra inputs are not permitted"),
+        ({"order_id": 1}, "order_id: Input should be a valid string"),
+        ({"order_id": "1", "ctx": {}}, "ctx: Extra inputs are not permitted"),
+        ([], "arguments: Input should be an object"),
+        ({"order_id": float("nan")}, "no JSON form"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_by_name(arguments: Any, told: str) -> None:
+    @tool(effect=Effect.READ)
+    async def look(ctx: ToolContext, order_id: str) -> str:
+        return order_id
+
+    with pytest.raises(InvalidArguments) as refused:
+        look.effective(arguments)
+
+    assert refused.value.message.startswith(f"look: {told}")
+
+
+def test_same_is_all_arguments_or_the_ones_that_it_names() -> None:
+    def ship(order_id: str, note: str = "") -> None: ...
+
+    all_of_them = tool(effect=Effect.READ)(ship)
+    named = tool(effect=Effect.READ, same=("order_id",))(ship)
+    one, two = '{"note":"a","order_id":"1"}', '{"note":"b","order_id":"1"}'
+
+    assert all_of_them.sameness(one) != all_of_them.sameness(two)
+    assert named.sameness(one) == named.sameness(two)
+    assert named.sameness(one) != named.sameness('{"note":"a","order_id":"2"}')
+
+
+def test_a_key_needs_a_value_for_every_argument_that_it_names() -> None:
+    @tool(effect=Effect.IDEMPOTENT, idempotency_key="order-{order_id}")
+    async def charge(order_id: str | None = None) -> None: ...
+
+    assert charge.domain_key('{"order_id":"4/8"}') == "order-4%2F8"
+    with pytest.raises(InvalidIdempotencyKey, match="'order_id', which is empty"):
+        charge.domain_key(charge.effective({}))
+
+
+def test_coroutine_functions_and_plain_ones_are_told_apart() -> None:
+    @tool(effect=Effect.READ)
+    async def look() -> str:
+        return "async"
+
+    @tool(effect=Effect.READ)
+    def peek() -> str:
+        return "plain"
+
+    assert (look.is_async, peek.is_async) == (True, False)
+    assert peek.fn() == "plain"
+
+
+def test_a_wrapped_function_keeps_name_and_signature() -> None:
+    def logged(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return await function(*args, **kwargs)
+
+        return wrapper
+
+    @tool(effect=Effect.READ)
+    @logged
+    async def look(order_id: str) -> str:
+        return order_id
+
+    assert look.name == "look"
+    assert list(look.definition.parameters["properties"]) == ["order_id"]
