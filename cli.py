@@ -1,0 +1,300 @@
+"""`commitline`: the same as the client, for a terminal, and what an operator needs.
+
+Thin: each command asks and prints. What takes long to import is imported by the command that
+needs it, so that `--help` is quick. Data goes to stdout, everything else to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from .errors import CommitlineError
+from .process import leave
+
+if TYPE_CHECKING:
+    from .client import AgentClient
+    from .ledger import Action, ActionLedger
+    from .testing.demo import Result
+
+_HELP = """
+AI agents on Temporal whose side effects survive a crash.
+
+Start with `commitline demo`, which kills workers and counts the charges, or with
+`commitline dev`, which starts the servers that the other commands find by themselves.
+Elsewhere set TEMPORAL_ADDRESS (and what else the Temporal SDK reads) and
+COMMITLINE_DATABASE_URL.
+"""
+
+app = typer.Typer(
+    help=_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+actions = typer.Typer(
+    help="List what runs have done, or show one action.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.add_typer(actions, name="actions", rich_help_panel="Operate")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> NoReturn:
+    """Be the command. Every way out goes through `leave`."""
+    leave(_status())
+
+
+def _status() -> int:
+    try:
+        app()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except CommitlineError as err:
+        return _fail(err.message, f"[{err.code}] {err.remedy}")
+    except Exception as err:
+        from temporalio.service import RPCError
+
+        if isinstance(err, RPCError):
+            return _fail(f"Temporal answered: {err.message}", "Run `commitline doctor`.")
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _fail(message: str, remedy: str) -> int:
+    from .canonical import scrub
+
+    print(f"commitline: {scrub(message, limit=4000)}\n{remedy}", file=sys.stderr)
+    return 1
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"commitline {version('commitline')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """Take the options before the command."""
+
+
+@app.command(rich_help_panel="Start")
+def demo(
+    scenario: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Kill workers at the worst moments and count the charges; about a minute.
+
+    Starts servers of its own and leaves nothing running. Exits 1 if a guarded run charged
+    other than once, or if the baseline on plain Temporal did not charge twice.
+    """
+    from . import printing
+    from .testing.demo import SCENARIOS, report, run_demo
+
+    names = [known.name for known in SCENARIOS]
+    if unknown := sorted(set(scenario or []) - set(names)):
+        raise typer.BadParameter(f"no scenario {unknown[0]!r}; there are: {', '.join(names)}")
+    console = printing.ERR if json else printing.OUT
+
+    def started() -> None:
+        console.print(report.introduction(len(scenario or names)))
+
+    def finished(result: Result) -> None:
+        console.print(report.timeline(result))
+
+    console.print("Starting Temporal and Postgres for the demo …")
+    results = run_demo(scenario or [], started=started, finished=finished)
+    report.show(console, results)
+    if json:
+        printing.data([result.as_json() for result in results])
+    raise typer.Exit(int(any(result.faults for result in results)))
+
+
+@app.command(rich_help_panel="Start")
+def dev(json: AsJson = False) -> None:
+    """Start Temporal, its UI and Postgres for this folder, until Ctrl-C.
+
+    The data lies in .commitline and stays; the other commands find the servers from here
+    and from every folder below.
+    """
+    from . import printing
+    from .config import DevAddresses
+    from .dev import run_dev_servers
+
+    def ready(found: DevAddresses) -> None:
+        if json:
+            printing.data(vars(found))
+        else:
+            printing.addresses(found)
+        sys.stdout.flush()
+
+    run_dev_servers(
+        Path.cwd(), doing=lambda what: printing.ERR.print(f"{what} …", style="dim"), ready=ready
+    )
+
+
+@app.command(rich_help_panel="Start")
+def worker(
+    app: Annotated[str, typer.Argument(metavar="APP", help="module:attribute of your App.")],
+    migrate: Annotated[bool, typer.Option("--migrate", help="Migrate the database first.")] = False,
+) -> None:
+    """Run a worker for an app until it is told to go.
+
+    On SIGTERM or Ctrl-C it finishes what it has begun, within COMMITLINE_GRACE_SECONDS.
+    """
+    from .logs import configure_logging
+    from .worker import run_worker
+
+    configure_logging()
+    asyncio.run(run_worker(app, migrate_first=migrate))
+
+
+@app.command(rich_help_panel="Start")
+def run(
+    agent: Annotated[str, typer.Argument(help="An agent of the worker's app.")],
+    prompt: Annotated[str, typer.Argument(help="What it is asked to do.")],
+    id: Annotated[str, typer.Option(help="Choose it from your domain: the same id, the same run.")],
+    wait: Annotated[bool, typer.Option(help="Wait for the answer and print it.")] = True,
+    json: AsJson = False,
+) -> None:
+    """Start a run, or join the one that has this id and prompt."""
+    from . import printing
+    from .operating import follow, look_up, ui_link
+
+    async def work() -> None:
+        async with await _connect() as client:
+            handle = await client.start(agent, prompt, id=id)
+            found = await look_up(client, id)
+            if link := ui_link(client, found):
+                printing.ERR.print(f"See it at {link}", soft_wrap=True)
+            shown = {"id": id, "run_id": found.run_id, "ui": link}
+            if not wait:
+                return printing.data(shown) if json else print(f"started {id}")
+            result = await follow(handle, printing.ERR)
+            if json:
+                return printing.data(shown | vars(result))
+            return printing.OUT.print(printing.text(result.output), soft_wrap=True)
+
+    try:
+        asyncio.run(work())
+    except KeyboardInterrupt:
+        print(f"\nNot waiting any more; the run {id} goes on.", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+@app.command(rich_help_panel="Operate")
+def runs(
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20, json: AsJson = False
+) -> None:
+    """List the newest runs with their state."""
+    from . import printing
+    from .operating import newest_runs
+
+    async def work() -> list[dict[str, Any]]:
+        async with await _connect() as client:
+            return await newest_runs(client, limit=limit)
+
+    found = asyncio.run(work())
+    if json:
+        return printing.data(found)
+    return printing.listing(printing.runs(found), found, nothing="No runs yet.")
+
+
+@app.command(rich_help_panel="Operate")
+def doctor(json: AsJson = False) -> None:
+    """Say what is there, what is missing, and how to get it.
+
+    Exits 1 when no worker could run here: no usable database, or no usable Temporal.
+    """
+    from . import printing
+    from .doctor import examine, healthy
+
+    checks = asyncio.run(examine())
+    if json:
+        printing.data([vars(check) for check in checks])
+    else:
+        printing.OUT.print(printing.checks(checks))
+    raise typer.Exit(int(not healthy(checks)))
+
+
+@app.command(rich_help_panel="Operate")
+def migrate(json: AsJson = False) -> None:
+    """Bring the database to this version's schema. Safe to repeat."""
+    from . import ledger, printing
+    from .config import Settings
+    from .ledger.sql import migrations
+
+    url = Settings.load().require_database()
+    applied = asyncio.run(ledger.migrate(url))
+    names = [name for version, name, _ in migrations() if version in applied]
+    if json:
+        return printing.data({"applied": names, "schema": migrations()[-1][0]})
+    return print("\n".join(f"applied {name}" for name in names) or "nothing to do: up to date")
+
+
+@actions.command("list")
+def list_actions(
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run only.")] = None,
+    parked: Annotated[bool, typer.Option("--parked", help="Only what needs a person.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """List actions: the newest runs first, or what has waited longest for a person."""
+    from . import operating, printing
+
+    async def work(ledger: ActionLedger) -> Sequence[Action]:
+        return await operating.find_actions(ledger, run=run, parked=parked, limit=limit)
+
+    found = asyncio.run(operating.with_ledger(work))
+    if json:
+        return printing.data([printing.action_data(one) for one in found])
+    return printing.listing(
+        printing.actions(found),
+        found,
+        nothing="Nothing waits for a person." if parked else "No actions yet.",
+        then="All about one: commitline actions show RUN:AT",
+    )
+
+
+@actions.command("show")
+def show_action(
+    key: Annotated[str, typer.Argument(help="RUN:AT as listed, or the whole action key.")],
+    json: AsJson = False,
+) -> None:
+    """Show everything about one action."""
+    from . import operating, printing
+
+    found = asyncio.run(operating.with_ledger(lambda ledger: operating.find_action(ledger, key)))
+    if json:
+        return printing.data(printing.action_data(found))
+    return printing.OUT.print(printing.action(found))
+
+
+async def _connect() -> AgentClient:
+    from .client import AgentClient
+
+    return await AgentClient.connect()
+
+
+if __name__ == "__main__":
+    main()

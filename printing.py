@@ -1,0 +1,217 @@
+"""How the command line shows things: tables that fit 80 columns, and JSON for programs.
+
+What came from a model, a person or a tool is scrubbed and never read as markup: it must not
+be able to move the cursor or to colour an operator's screen.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from .canonical import parse, scrub
+from .config import DevAddresses
+from .doctor import Check
+from .ledger import Action
+from .workflows.progress import Progress
+
+OUT: Final = Console(highlight=False)
+ERR: Final = Console(stderr=True, highlight=False)
+
+_STYLES: Final = {
+    "ok": "green",
+    "completed": "green",
+    "running": "cyan",
+    "dispatched": "cyan",
+    "unknown": "bold yellow",
+    "missing": "yellow",
+    "wrong": "red",
+    "error": "red",
+    "failed": "red",
+}
+_SMALLEST_TO_LARGEST: Final = (("s", 60), ("min", 60), ("h", 24))
+
+
+def data(value: Any) -> None:
+    """Print JSON on stdout; ASCII, so any text survives any terminal."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def text(value: str, *, limit: int = 100_000) -> Text:
+    """Return foreign text, made safe."""
+    return Text(scrub(value, limit=limit))
+
+
+def listing(table: RenderableType, found: Sequence[Any], *, nothing: str, then: str = "") -> None:
+    """Print a table and what to do next, or that there is nothing."""
+    if not found:
+        ERR.print(nothing)
+        return
+    OUT.print(table)
+    if then:
+        ERR.print(f"\n{then}", style="dim")
+
+
+def runs(found: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Return a table of runs, as `operating.newest_runs` gathers them."""
+    now = datetime.now(tz=UTC)
+    table = _table(("run", {"overflow": "fold"}), "agent", "state", "started")
+    for run in found:
+        table.add_row(
+            text(run["id"]),
+            text(run["agent"] or "-", limit=24),
+            _state(run["state"]),
+            f"{_age(now - run['started'])} ago",
+        )
+    return table
+
+
+def actions(found: Sequence[Action]) -> RenderableType:
+    """Return a table of actions; `action` has everything about one."""
+    table = _table(("run", {"overflow": "fold"}), "at", "tool", "state", "age")
+    for one in found:
+        table.add_row(
+            text(workflow_id(one)),
+            text(one.position, limit=20),
+            text(one.tool, limit=32),
+            _state(one.state),
+            _age(one.now - one.created_at),
+        )
+    return table
+
+
+def action(one: Action) -> RenderableType:
+    """Return everything about one action."""
+    facts: dict[str, str | None] = {
+        "action": one.key,
+        "tool": one.tool,
+        "effect": one.effect,
+        "state": one.state,
+        "why unknown": one.parked_reason,
+        "duplicate of": one.duplicate_of,
+        "idempotency key": one.idempotency_key,
+        "key remembered for": str(one.key_ttl) if one.key_ttl else None,
+        "dispatches": str(one.tries),
+        "intent": _moment(one.created_at),
+        "dispatched": _moment(one.dispatched_at),
+        "leased until": _moment(one.lease_until) if one.leased and not one.done_at else None,
+        "done": _moment(one.done_at),
+        "parked": _moment(one.parked_at),
+        "in the world": _effect_of_error(one),
+    }
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value is not None:
+            grid.add_row(name, _state(value) if name == "state" else text(value))
+    grid.add_row("arguments", _pretty(one.args))
+    if one.result is not None:
+        grid.add_row("result", _pretty(one.result))
+    return grid
+
+
+def action_data(one: Action) -> dict[str, Any]:
+    """Return an action as plain data: arguments and result as JSON, not as text."""
+    return {
+        **asdict(one),
+        "args": parse(one.args),
+        "result": None if one.result is None else parse(one.result),
+        "state": one.state,
+    }
+
+
+def checks(found: Iterable[Check]) -> RenderableType:
+    """Return what `commitline doctor` found."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for check in found:
+        lines = [text(check.found)]
+        if check.remedy:
+            lines.append(Text("-> ").append_text(text(check.remedy)))
+        grid.add_row(_state(check.state), check.name, Group(*lines))
+    return grid
+
+
+def addresses(dev: DevAddresses) -> None:
+    """Print what to know of `commitline dev`, and what to type next; addresses stay whole."""
+    lines = [
+        "The servers are up.\n",
+        f"  Temporal  {dev.temporal_address}",
+        f"  UI        {dev.ui_url}",
+        f"  Postgres  {dev.database_url}",
+        "\nNext, each in a terminal of its own, in this folder or below:",
+        "\n  A provider that counts, for the example shop:",
+        "  [bold]python -m commitline.testing.provider --port 8900[/]",
+        "\n  A worker with the shop's agent; kill it in the middle if you like:",
+        "  [bold]commitline worker commitline.examples.shop.app:app[/]",
+        "\n  A run, and what it did:",
+        '  [bold]commitline run support "Charge order 4821." --id support-4821[/]',
+        "  [bold]commitline actions list[/]",
+        "\nCtrl-C stops the servers; the data stays in .commitline.",
+    ]
+    OUT.print("\n".join(lines), soft_wrap=True)
+
+
+def progress(id: str, now: Progress | None) -> RenderableType:
+    """Return where a run is, in a few lines."""
+    if now is None:
+        return Text(f"{id}: no worker answers. Start one: commitline worker MODULE:APP")
+    lines = Text(f"{id}: {scrub(now.state, limit=60)}")
+    for call in now.calls[-8:]:
+        lines.append(f"\n    {call.position}  {scrub(call.summary, limit=56)}  ")
+        lines.append(call.state, style=_STYLES.get(call.state, ""))
+    return lines
+
+
+def workflow_id(one: Action) -> str:
+    """Return the id under which the run was started."""
+    return one.run_key.rpartition("/")[0]
+
+
+def _table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False)
+    for column in columns:
+        if isinstance(column, str):
+            table.add_column(column, no_wrap=True)
+        else:
+            table.add_column(column[0], **column[1])
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=_STYLES.get(state, ""))
+
+
+def _pretty(json_text: str) -> Text:
+    return text(json.dumps(parse(json_text), indent=2), limit=4_000)
+
+
+def _effect_of_error(one: Action) -> str | None:
+    if one.state != "error":
+        return None
+    return "it happened" if one.effect_possible else "nothing happened; its key is free again"
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(sep=" ", timespec="milliseconds")
+
+
+def _age(age: timedelta) -> str:
+    amount = max(age.total_seconds(), 0.0)
+    for unit, size in _SMALLEST_TO_LARGEST:
+        if amount < size:
+            return f"{amount:.0f} {unit}"
+        amount /= size
+    return f"{amount:.0f} d"
