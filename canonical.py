@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Any, Final, NoReturn, TypeAlias
 
 from .errors import UnrepresentableValue
@@ -30,7 +31,12 @@ def parse(text: str) -> Json:
     """
     _check_depth(text)
     try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        return json.loads(
+            text,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            object_pairs_hook=_unique_keys,
+        )
     except (ValueError, RecursionError) as err:
         raise UnrepresentableValue(f"not valid JSON: {err}") from err
 
@@ -116,6 +122,13 @@ def _check_depth(text: str) -> None:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large a number")
+    return number
 
 
 def _unique_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:

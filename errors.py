@@ -143,7 +143,7 @@ class LedgerUnavailable(LedgerError):
 
 
 class SchemaMismatch(LedgerError):
-    """The database's schema is older or newer than this code can work with."""
+    """The database's schema is older than this code needs."""
 
     code = "CL207"
     remedy = "Run `commitline migrate` with the newest version that uses this database."

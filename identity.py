@@ -33,6 +33,9 @@ MAX_RUN_ID: Final = 180
 MAX_IDEMPOTENCY_KEY: Final = 255
 """Characters; the limit that Stripe and others publish for an idempotency key."""
 
+_GENERATION_ROOM: Final = 8
+"""Characters kept for the ``~2`` of a later generation."""
+
 _RUN_UUID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _PLAIN = frozenset(string.ascii_letters + string.digits)
 
@@ -94,6 +97,7 @@ class KeyTemplate:
 
     Values keep letters and digits; everything else is percent-escaped, separators included,
     so that no two lists of values give the same key. ``~`` is kept for generations.
+    A value is taken by its text: where a parameter may be ``1`` or ``"1"``, both are one fact.
     """
 
     text: str
@@ -127,16 +131,16 @@ class KeyTemplate:
         """Return the domain key for these effective arguments (plain JSON values).
 
         Raises:
-            InvalidIdempotencyKey: A named argument is null or empty, or the key is over 255.
+            InvalidIdempotencyKey: A named argument is null or empty, or the key is over 247.
         """
         key = "".join(
             literal + (_escape(name, arguments.get(name)) if name is not None else "")
             for literal, name in self.parts
         )
-        if len(key) > MAX_IDEMPOTENCY_KEY:
+        if len(key) > MAX_IDEMPOTENCY_KEY - _GENERATION_ROOM:
             raise InvalidIdempotencyKey(
-                f"the idempotency key has {len(key)} characters, over {MAX_IDEMPOTENCY_KEY}: "
-                f"{key[:60]}…"
+                f"the idempotency key has {len(key)} characters, over "
+                f"{MAX_IDEMPOTENCY_KEY - _GENERATION_ROOM}: {key[:60]}…"
             )
         return key
 

@@ -25,6 +25,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import (
     ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
     ExecuteActivityInput,
     Interceptor,
 )
@@ -103,6 +104,10 @@ class Guarded(Protocol):
         """Return, or raise, what the workflow gets for a recorded outcome."""
         ...
 
+    def reply_raised(self, error: BaseException) -> Any:
+        """Return, or raise, what the workflow gets for an exception of a READ."""
+        ...
+
     def reply_unknown(self, action: Action) -> Any:
         """Return, or raise, what the workflow gets for an unknown outcome."""
         ...
@@ -135,6 +140,10 @@ class _Guard(ActivityInboundInterceptor):
         self._ledger = ledger
         self._guarded = guarded
 
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        self._outbound = outbound
+        super().init(outbound)
+
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         guarded = self._guarded.get(activity.info().activity_type)
         if guarded is None:
@@ -145,7 +154,7 @@ class _Guard(ActivityInboundInterceptor):
 
         try:
             origin = Origin.read(input.headers, activity=guarded.name)
-            async with beating():
+            async with beating(self._outbound.heartbeat):
                 return await _GuardedCall(self._ledger, guarded, origin, invoke).run(input.args)
         except LedgerError as err:
             raise as_failure(err) from err
@@ -201,9 +210,9 @@ class _GuardedCall:
                 case Busy(holder):
                     self._wait_for(holder)
                 case Dispatched():
-                    reply = await self._call(claim)
+                    ended = await self._call(claim)
                     if claim.settles_for is None:
-                        return reply
+                        return self._tell(claim.key, ended)
                     # That was another action's row; now claim again and get its receipt.
 
     async def _read(self, request: ActionRequest) -> Any:
@@ -214,10 +223,8 @@ class _GuardedCall:
         except (Exception, SystemExit, asyncio.CancelledError) as err:
             if isinstance(err, asyncio.CancelledError) and _told_to_stop():
                 raise
-            outcome = encode_error(err, effect_possible=False)
-        else:
-            outcome = self._guarded.encode(value)
-        return self._guarded.reply_done("", outcome, None)
+            return self._guarded.reply_raised(err)
+        return self._guarded.reply_done("", self._guarded.encode(value), None)
 
     async def _claim(self, request: ActionRequest) -> Claim:
         crash_point("before_claim", tool=request.tool)
@@ -252,7 +259,8 @@ class _GuardedCall:
             attempt_at=info.started_time,
         )
 
-    async def _call(self, claim: Dispatched) -> Any:
+    async def _call(self, claim: Dispatched) -> Outcome | Action:
+        """Call and record; return the outcome that stands, or the row that is unknown."""
         try:
             context = self._context(claim.key, claim.idempotency_key, taken_over=claim.taken_over)
             value = await self._in_context(context, claim.args)
@@ -269,11 +277,11 @@ class _GuardedCall:
             reason = scrub(f"{type(err).__name__}: {error_text(err)}", limit=1_000)
             return await self._park(claim, reason)
         crash_point("before_record", tool=claim.tool)
-        reply = await self._record(claim, self._guarded.encode(value))
+        stands = await self._record(claim, self._guarded.encode(value))
         crash_point("after_record", tool=claim.tool)
-        return reply
+        return stands
 
-    async def _record(self, claim: Dispatched, outcome: Outcome) -> Any:
+    async def _record(self, claim: Dispatched, outcome: Outcome) -> Outcome:
         stands = await persist(lambda: self._ledger.record(claim, outcome))
         self._log.info(
             "ledger.action_recorded",
@@ -282,14 +290,19 @@ class _GuardedCall:
             taken_over=claim.taken_over,
             adopted=stands != outcome,
         )
-        return self._guarded.reply_done(claim.key, stands, None)
+        return stands
 
-    async def _park(self, claim: Dispatched, reason: str) -> Any:
+    async def _park(self, claim: Dispatched, reason: str) -> Outcome | Action:
         action = await persist(lambda: self._ledger.park(claim, reason))
         if action.recorded is not None:
-            return self._tell_done(action)
+            return action.recorded
         self._log.warning("ledger.action_parked", action_key=claim.key, reason=reason)
-        return self._guarded.reply_unknown(action)
+        return action
+
+    def _tell(self, key: str, ended: Outcome | Action) -> Any:
+        if isinstance(ended, Outcome):
+            return self._guarded.reply_done(key, ended, None)
+        return self._guarded.reply_unknown(ended)
 
     def _tell_done(self, action: Action) -> Any:
         self._log.info(

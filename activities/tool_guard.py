@@ -18,7 +18,7 @@ from temporalio.common import RawValue
 from ..canonical import parse
 from ..errors import ActionError, IdempotencyKeyConflict
 from ..ledger import Action, ActionRequest, Effect, Outcome
-from ..ledger.codec import encode_result
+from ..ledger.codec import encode_error, encode_result
 from . import replies
 from .guard import current_call
 from .origin import Origin
@@ -69,6 +69,10 @@ class GuardedTool:
     def reply_done(self, key: str, outcome: Outcome, duplicate_of: str | None) -> RawValue:
         """See `Guarded`."""
         return _pack(replies.done(key or None, outcome, duplicate_of=duplicate_of))
+
+    def reply_raised(self, error: BaseException) -> RawValue:
+        """See `Guarded`: a READ that failed has had no effect."""
+        return _pack(replies.done(None, encode_error(error, effect_possible=False)))
 
     def reply_unknown(self, action: Action) -> RawValue:
         """See `Guarded`."""

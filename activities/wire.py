@@ -8,12 +8,13 @@ workflow task. So the values of our workflow and activities are encoded here and
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any, TypeVar, cast
 
+from pydantic import TypeAdapter
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
-from temporalio.converter import value_to_type
 
 T = TypeVar("T")
 
@@ -22,22 +23,24 @@ _METADATA = {"encoding": b"json/plain"}
 
 def to_text(value: Any) -> str:
     """Return a dataclass, or plain JSON data, as ASCII JSON text."""
-    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-    return json.dumps(plain, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return json.dumps(
+        value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), default=_fields
+    )
 
 
 def from_text(kind: type[T], text: str) -> T:
     """Return the value of type ``kind`` that `to_text` wrote.
 
     Raises:
-        TypeError: The text holds something else.
+        pydantic.ValidationError: The text holds something else.
     """
     return from_plain(kind, json.loads(text))
 
 
 def from_plain(kind: type[T], plain: Any) -> T:
     """Return the value of type ``kind`` whose JSON data this is."""
-    return cast("T", value_to_type(kind, plain))
+    adapter: TypeAdapter[Any] = _adapter(cast("Any", kind))
+    return cast("T", adapter.validate_python(plain))
 
 
 def pack(value: Any) -> RawValue:
@@ -58,3 +61,35 @@ def unpack(kind: type[T], raw: RawValue) -> T:
 def raw_text(raw: RawValue) -> str:
     """Return the JSON text of a packed value."""
     return raw.payload.data.decode("ascii")
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """Let the encoder walk into dataclasses; ``asdict`` would copy all that lies below first.
+
+    Fields that hold nothing, as their defaults do, are left out: most of a message's do, and a
+    run's messages travel again with every turn.
+    """
+    if not is_dataclass(value) or isinstance(value, type):
+        raise TypeError(f"{type(value).__name__} does not cross Temporal")
+    empty = _empty(type(value))
+    return {
+        name: item
+        for name, item in vars(value).items()
+        if item or type(item) is not empty.get(name)
+    }
+
+
+@cache
+def _empty(kind: type) -> dict[str, type]:
+    """Return the fields whose default is None, "" or [], and that default's type."""
+    made = {
+        f.name: f.default_factory() if callable(f.default_factory) else f.default
+        for f in fields(kind)
+    }
+    return {name: type(item) for name, item in made.items() if item in (None, "", [])}
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Read the type's annotations once; the SDK's ``value_to_type`` does so for every value."""
+    return TypeAdapter(kind)

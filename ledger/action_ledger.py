@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -553,7 +552,7 @@ def _first_key(request: ActionRequest) -> str:
 
 
 def _request_parameters(request: ActionRequest) -> dict[str, Any]:
-    return {**asdict(request), "key": request.key}
+    return {**vars(request), "key": request.key}
 
 
 def _attempt_parameters(attempt: Attempt) -> dict[str, Any]:

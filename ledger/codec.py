@@ -9,7 +9,7 @@ and type; the effect stands, and the tool is not run again because its answer wa
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, Final
 
@@ -71,6 +71,9 @@ def _encode(value: Any, adapter: TypeAdapter[Any] | None) -> str:
         return plain
     try:
         _refuse_lossy(value)
+        if isinstance(value, Iterator):
+            value = list(value)  # it can be read only once, and may be encoded twice
+            _refuse_lossy(value)
         return dumps(_jsonable(value, adapter))
     except Exception as err:
         # Whatever a foreign __repr__, serializer or generator raises, it is one tool's fault.

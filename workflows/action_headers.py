@@ -8,6 +8,7 @@ carries on (Temporal's own automatic ids start again at 1).
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
@@ -68,6 +69,13 @@ class _Inbound(WorkflowInboundInterceptor):
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
         self._outbound.restore(input.headers)
+        try:
+            inspect.signature(input.run_fn).bind(None, *input.args)
+        except TypeError as err:
+            # Calling it would fail the workflow *task*, which Temporal repeats for ever.
+            raise ApplicationError(
+                f"{workflow.info().workflow_type}: {err}", type="InvalidInput", non_retryable=True
+            ) from err
         return await super().execute_workflow(input)
 
 

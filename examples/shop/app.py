@@ -10,11 +10,12 @@ Run it against ``commitline dev``:
 import os
 from datetime import timedelta
 
+from pydantic import BaseModel
+
 from commitline import Agent, App, Effect, ScriptedModel, ToolContext, tool
 from commitline.activities import ModelRequest
 from commitline.activities.scripted_model import call, say
 from commitline.crash import crash_point
-from pydantic import BaseModel
 
 from . import payments
 

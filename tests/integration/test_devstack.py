@@ -13,9 +13,10 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 import psycopg
 import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+
 from commitline.devstack import DevStack
 from commitline.errors import ConfigurationError
-from temporalio.client import Client, WorkflowExecutionStatus
 
 
 @pytest.fixture

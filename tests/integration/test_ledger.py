@@ -599,6 +599,23 @@ async def test_a_settlement_whose_commit_was_not_answered_goes_on(
     assert (await row(pool, original.key))["tries"] == 2
 
 
+async def test_a_settlement_that_died_is_taken_over_by_its_own_next_attempt_at_once(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    original = action(domain_key=DOMAIN_KEY)
+    asking = action("3.1", run=RUN_B, domain_key=DOMAIN_KEY)
+    await ledger.claim(original, attempt())
+    await expire_lease(pool, original.key)
+    lost = await dispatched(ledger, asking, attempt(5))
+
+    again = await dispatched(ledger, asking, attempt(6))
+
+    assert (again.key, again.settles_for) == (original.key, asking.key)
+    assert again.idempotency_key == DOMAIN_KEY
+    with pytest.raises(Fenced):
+        await ledger.record(lost, Outcome.ok(RECEIPT))
+
+
 async def test_the_action_itself_waits_while_another_settles_it_and_then_has_the_outcome(
     ledger: ActionLedger, pool: Pool
 ) -> None:

@@ -41,6 +41,7 @@ from commitline.ledger.pool import Pool
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EXAMPLES: Final = count()
+RECORDS: Final = count()
 RUN_THE_LOOP: TypeAlias = Callable[[Awaitable[None]], None]
 
 PLAN: Final[tuple[tuple[str, str, str, str, Effect, str | None, timedelta | None], ...]] = (
@@ -62,10 +63,12 @@ operations = st.lists(
                 *["call", "record"] * 3,
                 "call, declined",
                 "record an odd result",
+                *["record, not answered"] * 2,
                 "crash",
                 "park",
                 "hand back",
                 "claim again",
+                "claim, by an old attempt",
                 "expire the lease",
                 "end the run",
             ]
@@ -98,7 +101,8 @@ class World:
     answers: dict[str, str] = field(default_factory=dict)
     effects: Counter[str] = field(default_factory=Counter)
     calls: Counter[str] = field(default_factory=Counter)
-    done: dict[ActionKey, Mapping[str, Any]] = field(default_factory=dict)
+    rows: dict[ActionKey, Mapping[str, Any]] = field(default_factory=dict)
+    refused: set[ActionKey] = field(default_factory=set)
 
     async def open(self) -> None:
         for run in ("a", "b"):
@@ -133,65 +137,107 @@ class World:
 
     async def step(self, operation: str, index: int) -> None:
         """Do it to the action of this index, or with one of the claims that are held."""
-        call = self.held[index % len(self.held)] if self.held else None
+        request = self.request(index)
         match operation:
             case "claim":
                 attempt = Attempt(self.later(), uuid4(), timedelta(hours=1))
-                await self.claim(self.request(index), attempt)
-            case "claim again" if call and call.answer is None:
-                await self.claim(call.request, call.claim.attempt, lost_answer=call)
-            case "call" | "call, declined" if call and call.answer is None:
-                self.call(call, "declined" if "," in operation else "ok")
-            case "record" | "record an odd result" if call and call.answer:
-                await self.record(call, odd="odd" in operation)
-            case "crash" if call:
-                self.held.remove(call)
-            case "park" if call and call.answer == "ok":
-                await self.park(call)
-            case "hand back" if call and call.answer is None:
-                self.held.remove(call)
-                await self.ledger.hand_back(call.request, call.claim.attempt)
+                await self.claim(request, attempt)
+            case "claim, by an old attempt":
+                await self.claim(request, Attempt(NOON, uuid4(), timedelta(hours=1)), old=True)
             case "expire the lease":
                 await self.sql(
                     "update agent_actions set lease_until = clock_timestamp() "
                     "where key = %(key)s and status = 'pending' and dispatched_at is not null",
-                    key=self.request(index).key,
+                    key=request.key,
                 )
             case "end the run":
-                await self.ledger.end_run(self.request(index).run_key, attempt_at=self.later())
+                await self.ledger.end_run(request.run_key, attempt_at=self.later())
+            case _ if self.held:
+                await self.go_on(operation, self.held[index % len(self.held)])
             case _:
                 return
         event(operation)
 
+    async def go_on(self, operation: str, call: Call) -> None:
+        """Do it with a claim, if it has come so far."""
+        match operation:
+            case "claim again" if call.answer is None:
+                await self.claim(call.request, call.claim.attempt, lost_answer=call)
+            case "call" | "call, declined" if call.answer is None:
+                self.call(call, "declined" if "," in operation else "ok")
+            case "record, not answered" if call.answer:
+                await self.record(call, odd=False)
+            case "record" | "record an odd result" if call.answer:
+                self.held.remove(call)
+                await self.record(call, odd="odd" in operation)
+            case "park" if call.answer == "ok":
+                await self.park(call)
+            case "hand back" if call.answer is None:
+                self.held.remove(call)
+                await self.hand_back(call)
+            case "crash":
+                self.held.remove(call)
+
     async def claim(
-        self, request: ActionRequest, attempt: Attempt, *, lost_answer: Call | None = None
+        self,
+        request: ActionRequest,
+        attempt: Attempt,
+        *,
+        lost_answer: Call | None = None,
+        old: bool = False,
     ) -> None:
-        before = self.done.get(request.key)
+        before = self.rows.get(request.key)
         try:
             claim = await self.ledger.claim(request, attempt)
         except IdempotencyKeyConflict:
             assert request.tool == "charge", "only the two amounts conflict"
+            self.refused.add(request.key)
             event("claim: conflict")
             return
         except (Fenced, RunNotRunning) as err:
-            assert lost_answer is not None, "no attempt and no end is later than a new claim"
+            assert old or lost_answer, "no attempt and no end is later than a new claim"
             event(f"claim: {type(err).__name__}")
-            self.held.remove(lost_answer)
             return
         event(f"claim: {type(claim).__name__}")
+        assert request.key not in self.refused, "what was refused stays refused"
         match claim:
             case Dispatched():
-                assert before is None, "what is done is not sent"
+                self.check_dispatched(claim, attempt, before)
                 if lost_answer is None:
                     self.held.append(Call(claim, request))
             case AlreadyDone(action):
-                assert before is None or action.result == before["result"]
                 assert action.key == request.key
+                assert before is None or action.result == before["result"]
             case Parked(action):
                 assert action.key == request.key
-                assert before is None
+                assert before is None or before["status"] == "pending"
             case Busy(holder):
-                assert holder != request.key or lost_answer is not None
+                assert holder != request.key
+
+    def check_dispatched(
+        self, claim: Dispatched, attempt: Attempt, before: Mapping[str, Any] | None
+    ) -> None:
+        row = before if claim.settles_for is None else self.rows[claim.key]
+        if row is None:
+            return
+        assert row["status"] == "pending", "what is done is not sent"
+        assert row["parked_at"] is None, "what is parked is not sent"
+        if row["dispatched_at"] is None or row["claim_token"] == attempt.token:
+            return
+        assert row["effect"] == "idempotent", "nothing else is sent again"
+        if row["claimed_by"] == (claim.settles_for or claim.key):
+            assert row["attempt_at"] < attempt.started_at, "only a later attempt takes over"
+        else:
+            assert row["lease_until"] <= datetime.now(UTC), "nobody takes over from the living"
+
+    async def hand_back(self, call: Call) -> None:
+        row = self.rows[call.claim.key]
+        its_own = call.claim.settles_for is None and row["claim_token"] == call.claim.attempt.token
+
+        handed_back = await self.ledger.hand_back(call.request, call.claim.attempt)
+
+        first = row["status"] == "pending" and row["tries"] == 1
+        assert handed_back == (its_own and first), "only who knows that nothing was sent"
 
     def call(self, call: Call, wanted: str) -> None:
         """Send it: a key that the provider knows is answered as the first time."""
@@ -205,19 +251,23 @@ class World:
             self.effects[key] += int(wanted == "ok")
 
     async def record(self, call: Call, *, odd: bool) -> None:
-        self.held.remove(call)
+        row = self.rows[call.claim.key]
         if call.answer == "declined":
             outcome = Outcome.error(kind="ToolRefused", message="no", effect_possible=False)
         elif odd:
             outcome = Outcome.error(kind="UnrepresentableResult", message="", effect_possible=True)
         else:
-            outcome = Outcome.ok(dumps({"key": call.claim.idempotency_key, "at": self.now}))
+            outcome = Outcome.ok(dumps({"record": next(RECORDS)}))
         try:
             stands = await self.ledger.record(call.claim, outcome)
         except Fenced:
+            assert row["claim_token"] != call.claim.attempt.token
+            event("record: Fenced")
             return
-        before = self.done.get(call.claim.key)
-        assert before is None or stands.result == before["result"], "the first record stands"
+        if row["status"] == "done":
+            assert stands.result == row["result"], "the first record stands"
+        else:
+            assert row["claim_token"] == call.claim.attempt.token, "only the owner records"
 
     async def park(self, call: Call) -> None:
         self.held.remove(call)
@@ -262,16 +312,16 @@ class World:
             complete = [row[name] is not None for name in ("outcome", "result", "done_at")]
             assert complete == [done] * 3, "done, or pending, and never half of each"
             assert not (done and row["parked_at"] is not None)
-            if row["key"] in self.done:
-                assert row == self.done[row["key"]], "a done row never changes"
-            elif done:
-                self.done[row["key"]] = row
+            before = self.rows.get(row["key"])
+            if before is not None and before["status"] == "done":
+                assert row == before, "a done row never changes"
             if done and row["effect_possible"] and row["duplicate_of"] is None:
                 assert self.effects[row["idempotency_key"]] == 1
         keys = [row["idempotency_key"] for row in rows if row["idempotency_key"] is not None]
         assert len(keys) == len(set(keys)), "no two actions are sent under one key"
         assert set(self.calls) <= set(keys), "what was sent is in the ledger"
-        assert set(self.done) <= {row["key"] for row in rows}
+        assert set(self.rows) <= {row["key"] for row in rows}, "no row disappears"
+        self.rows = {row["key"]: row for row in rows}
 
     def check_holders(
         self, rows: list[dict[str, Any]], holders: dict[str, ActionKey | None]
@@ -324,7 +374,7 @@ def examples(number: int) -> settings:
     )
 
 
-@examples(60)
+@examples(100)
 @given(plan=operations)
 def test_in_any_order_of_claims_crashes_and_records_the_promises_hold(
     open_pool: Pool, run_the_loop: RUN_THE_LOOP, plan: list[tuple[str, int]]

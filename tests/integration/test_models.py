@@ -14,6 +14,16 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models import Model as WireModel
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.models.google import GoogleModel
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.google import GoogleProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+
 from commitline.activities import pydantic_ai_model
 from commitline.activities.conversation import (
     Completion,
@@ -29,15 +39,6 @@ from commitline.activities.scripted_model import ScriptedModel, call, say
 from commitline.canonical import dumps, parse
 from commitline.errors import ConfigurationError, ModelError, ModelRejected, ModelUnavailable
 from commitline.testing.openai_server import Answer, OpenAIServer, tool_call
-from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.models import Model as WireModel
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.google import GoogleProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 
 CHARGE = ToolDefinition(
     name="charge_card",

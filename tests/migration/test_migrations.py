@@ -56,9 +56,8 @@ CONSTRAINTS = {
     "agent_schema_migrations": ["agent_schema_migrations_pkey"],
 }
 INDEXES = [
-    "agent_actions_by_run",
     "agent_actions_one_per_position",
-    "agent_actions_pending",
+    "agent_actions_parked",
     "agent_actions_pkey",
     "agent_completions_pkey",
     "agent_domain_keys_pkey",

@@ -217,6 +217,27 @@ def test_the_holder_of_a_domain_key_decides(holder: Action, verdict: Verdict) ->
     assert judge_holder(of_another(holder), REQUEST, LATER) is verdict
 
 
+@pytest.mark.parametrize(
+    ("attempt", "verdict"),
+    [(EARLIER, Verdict.GO_ON), (LATER, Verdict.TAKE_OVER)],
+    ids=["this very attempt", "a later attempt"],
+)
+def test_an_action_that_settles_another_ones_row_treats_it_as_its_own(
+    attempt: Attempt, verdict: Verdict
+) -> None:
+    holder = replace(DISPATCHED, key=OTHER, claimed_by=KEY)
+
+    assert judge_holder(holder, REQUEST, attempt) is verdict
+
+
+def test_an_old_attempt_that_settles_another_ones_row_is_fenced_by_a_later_one() -> None:
+    holder = replace(DISPATCHED, key=OTHER, claimed_by=KEY)
+    zombie = Attempt(started_at=NOON, token=UUID(int=3), lease=MINUTE)
+
+    with pytest.raises(Fenced):
+        judge_holder(holder, REQUEST, zombie)
+
+
 @pytest.mark.parametrize("holder", [INTENT, DISPATCHED, DEAD, PARKED, DONE])
 @pytest.mark.parametrize("other", [{"tool": "refund"}, {"effective_digest": "another"}])
 def test_a_domain_key_is_not_used_for_something_else_whatever_its_holders_state(

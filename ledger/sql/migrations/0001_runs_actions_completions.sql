@@ -97,9 +97,11 @@ create table agent_actions (
     constraint agent_actions_parked_says_why
         check ((parked_at is null) = (parked_reason is null)),
     constraint agent_actions_generation_counts_from_one check (generation >= 1)
-);
-create index agent_actions_by_run on agent_actions (run_key, created_at);
-create index agent_actions_pending on agent_actions (created_at) where status = 'pending';
+)
+-- A row is written twice. Room on its page, and no index on what changes, make the second
+-- write a heap-only one (HOT).
+with (fillfactor = 75);
+create index agent_actions_parked on agent_actions (parked_at) where parked_at is not null;
 
 -- Who holds a business fact. generation is the last one given out, 0 for none. The row outlives the action: a key that was released keeps
 -- counting, since the provider would answer an old key with an old answer.

@@ -1,0 +1,148 @@
+"""A bench to run agents on: real servers, a worker inside the test's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client, WorkflowHistory
+from temporalio.common import RawValue
+
+from commitline.activities.agent import Agent, App
+from commitline.activities.conversation import Message, ToolResult
+from commitline.activities.run_activities import CALL_MODEL, CallModel
+from commitline.activities.scripted_model import Answer, ScriptedModel
+from commitline.activities.tool import Tool
+from commitline.activities.wire import unpack
+from commitline.client import AgentClient, RunHandle
+from commitline.config import Settings
+from commitline.ledger import Action, ActionLedger, ledger_pool
+from commitline.worker import app_worker
+from commitline.workflows import RunResult
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run that has ended well, and what it left."""
+
+    id: str
+    result: RunResult
+    actions: Sequence[Action]
+    messages: list[Message]
+    """What the model was told on the last turn."""
+
+    @property
+    def results(self) -> list[ToolResult]:
+        """Every tool result that the model was told, in order."""
+        return [result for message in self.messages for result in message.results]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Runs apps against one Temporal server and one fresh database."""
+
+    temporal: Client
+    settings: Settings
+
+    @asynccontextmanager
+    async def serving(self, app: App) -> AsyncIterator[AgentClient]:
+        """Run a worker for the app while the body runs; yield a client beside it."""
+        async with (
+            ledger_pool(self.settings.database_url, size=4) as pool,
+            app_worker(
+                app, client=self.temporal, ledger=ActionLedger(pool), settings=self.settings
+            ),
+            AgentClient(self.temporal, self.settings) as client,
+        ):
+            yield client
+
+    async def run(self, app: App, prompt: str = "go") -> Ran:
+        """Run the app's agent on a worker of its own and say what it left."""
+        async with self.serving(app) as client:
+            return await self.start(client, prompt)
+
+    async def start(self, client: AgentClient, prompt: str = "go") -> Ran:
+        """Run the app's agent on a worker that is there."""
+        return await self.outcome(await client.start("agent", prompt, id=fresh_id()))
+
+    async def outcome(self, run: RunHandle) -> Ran:
+        """Wait for a run and say what it left."""
+        async with asyncio.timeout(60):  # a workflow task that is retried for ever must fail
+            result = await run.result()
+        return Ran(run.id, result, await run.actions(), messages_of(await self.history(run.id)))
+
+    async def rerun(self, client: AgentClient, id: str) -> Ran:
+        """Reset a run to its beginning, wait for its new end, and say what it left."""
+        await self.reset(id)
+        return await self.outcome(client.run(id))
+
+    async def reset(self, id: str) -> None:
+        """Reset a run to its first workflow task: everything in it is decided anew."""
+        history = await self.history(id)
+        first = next(
+            event.event_id
+            for event in history.events
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+        )
+        await self.temporal.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace=self.temporal.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=id),
+                reason="a test",
+                request_id=str(uuid.uuid4()),
+                workflow_task_finish_event_id=first,
+            )
+        )
+
+    async def history(self, id: str) -> WorkflowHistory:
+        """Return the history of the current execution."""
+        return await self.temporal.get_workflow_handle(id).fetch_history()
+
+    async def sql(self, statement: Any, **parameters: Any) -> list[tuple[Any, ...]]:
+        """Run a statement on the ledger's database, past the ledger."""
+        async with await psycopg.AsyncConnection.connect(self.settings.database_url) as connection:
+            cursor = await connection.execute(statement, parameters)
+            return await cursor.fetchall() if cursor.description else []
+
+
+def fresh_id(name: str = "run") -> str:
+    """Return a workflow id of this test alone: the tests share one Temporal server."""
+    return f"{name}-{uuid.uuid4()}"
+
+
+def one_agent(
+    tools: Sequence[Tool], answers: Sequence[Answer], *, max_steps: int = 50, name: str = "agent"
+) -> App:
+    """Make an app of one agent that says what a script tells it."""
+    model = ScriptedModel("scripted", answers)
+    return App(agents=[Agent(name, model, "Do it.", tools=tools, max_steps=max_steps)])
+
+
+def messages_of(history: WorkflowHistory) -> list[Message]:
+    """Return the messages of the last model request in a history."""
+    inputs = [
+        event.activity_task_scheduled_event_attributes.input.payloads[0]
+        for event in history.events
+        if event.activity_task_scheduled_event_attributes.activity_type.name == CALL_MODEL
+    ]
+    return unpack(CallModel, RawValue(inputs[-1])).messages
+
+
+async def eventually(ask: Callable[[], Awaitable[T]], *, seconds: float = 30) -> T:
+    """Ask until the answer is truthy, and return it."""
+    deadline = time.monotonic() + seconds
+    while not (answer := await ask()):
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.02)
+    return answer

@@ -1,0 +1,33 @@
+"""Fixtures of the runs: a bench with a task queue of its own, and a provider that counts."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from temporalio.client import Client
+
+from commitline.config import Settings
+from commitline.testing.processes import ProviderProcess
+
+from .bench import Bench
+
+
+@pytest.fixture
+def bench(temporal_client: Client, database_url: str) -> Bench:
+    settings = Settings(
+        database_url=database_url,
+        task_queue=f"runs-{uuid.uuid4()}",
+        heartbeat_seconds=1,
+        grace_seconds=5,
+    )
+    return Bench(temporal_client, settings)
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderProcess]:
+    """A provider, and the shop's tools pointed at it."""
+    with ProviderProcess() as started:
+        monkeypatch.setenv("SHOP_PROVIDER_URL", started.url)
+        yield started

@@ -1,0 +1,135 @@
+"""Remakes the histories that the replay tests replay: ``python tests/replay/record.py``.
+
+Do this only together with a change that old runs need not survive, and say so in the
+changelog: what stands here is what runs of the last release look like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from temporalio.client import Client
+
+from commitline import Agent, AgentClient, App, Effect, ScriptedModel, ToolRefused, tool
+from commitline.activities.scripted_model import Answer, call, say
+from commitline.config import Settings
+from commitline.devstack import DevStack
+from commitline.errors import RunError
+from commitline.examples.shop.app import charge_card, lookup_order, send_receipt
+from commitline.ledger import ActionLedger, ledger_pool, migrate
+from commitline.process import leave
+from commitline.testing.processes import ProviderProcess
+from commitline.worker import app_worker
+
+HISTORIES = Path(__file__).parent / "histories"
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def fails() -> str:
+    """Leave an outcome unknown."""
+    raise RuntimeError("half way through")
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def refuses(why: str) -> str:
+    """Decline, without effect."""
+    raise ToolRefused(why)
+
+
+WAITING = asyncio.Event()
+"""The run to cancel has come to its tool."""
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def waits() -> str:
+    """Wait until it is cancelled."""
+    WAITING.set()
+    await asyncio.sleep(600)
+    return "never"
+
+
+THREE = call(
+    ("lookup_order", {"order_id": "4821"}),
+    ("charge_card", {"order_id": "4821", "amount_cents": 4900}),
+    ("send_receipt", {"order_id": "4821", "to": "ada@example.com"}),
+    text="I look it up, charge it and mail the receipt.",
+)
+LOOK = call(("lookup_order", {"order_id": "1"}))
+ERRORS = call(
+    ("fails", {}),
+    ("refuses", {"why": "declined"}),
+    ("refnd", {"order_id": "4821"}),
+    ("refuses", '{"why": "cut off'),
+    ("refuses", {"reason": "not a parameter"}),
+    ids=["a", "a", "", "b", "c"],
+)
+SCRIPTS: dict[str, Sequence[Answer]] = {
+    "plain_answer": [say("Hello.")],
+    "three_calls": [THREE, say("Done.")],
+    "errors_and_an_unknown_tool": [
+        ERRORS,
+        call(("lookup_order", {"order_id": "1"})),
+        say("Sorry."),
+    ],
+    "out_of_steps": [LOOK, LOOK, LOOK],
+    "canceled": [call(("waits", {}), ("lookup_order", {"order_id": "4821"})), say("Never.")],
+}
+
+
+def agent(name: str) -> Agent:
+    """Return the agent of one history; its tools are the same in all of them."""
+    tools = [lookup_order, charge_card, send_receipt, fails, refuses, waits]
+    model = ScriptedModel(f"scripted-{name}", SCRIPTS[name])
+    return Agent(name, model, "Help.", tools=tools, max_steps=3)
+
+
+async def record(stack: DevStack) -> None:
+    """Run every script and write down what happened."""
+    settings = Settings(database_url=stack.database_url, heartbeat_seconds=1)
+    await migrate(settings.database_url)
+    temporal = await Client.connect(stack.temporal_address)
+    app = App(agents=[agent(name) for name in SCRIPTS])
+    async with ledger_pool(settings.database_url) as pool:
+        ledger = ActionLedger(pool)
+        async with (
+            app_worker(app, client=temporal, ledger=ledger, settings=settings),
+            AgentClient(temporal, settings) as client,
+        ):
+            for name in SCRIPTS:
+                await record_one(client, name)
+
+
+async def record_one(client: AgentClient, name: str) -> None:
+    """Run one script to its end, good or bad, and write its history."""
+    run = await client.start(name, "Please help with order 4821.", id=name)
+    workflow = client.temporal.get_workflow_handle(name)
+    if name == "canceled":
+        await WAITING.wait()
+        await workflow.cancel()
+    with suppress(RunError):
+        await run.result()
+    history = await workflow.fetch_history()
+    (HISTORIES / f"{name}.json").write_text(history.to_json() + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Start servers of its own, record, stop them."""
+    HISTORIES.mkdir(exist_ok=True)
+    data_dir = Path(tempfile.mkdtemp(prefix="commitline-record-"))
+    try:
+        with DevStack(data_dir, ui_port=None, persistent=False) as stack, ProviderProcess() as shop:
+            os.environ["SHOP_PROVIDER_URL"] = shop.url
+            asyncio.run(record(stack))
+    finally:
+        shutil.rmtree(data_dir, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
+    leave(0)
