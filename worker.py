@@ -58,6 +58,13 @@ _PASSED_THROUGH: Final = (
 )
 
 
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """Return what a worker, or a replayer, runs our workflows in."""
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+    )
+
+
 @asynccontextmanager
 async def app_worker(
     app: App,
@@ -92,9 +99,7 @@ async def app_worker(
                 ActionHeaders(frozenset(guarded)),
                 GuardInterceptor(ledger, guarded),
             ],
-            workflow_runner=SandboxedWorkflowRunner(
-                restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
-            ),
+            workflow_runner=workflow_runner(),
             max_cached_workflows=max_cached_workflows,
             max_concurrent_activities=settings.max_concurrent_activities,
             graceful_shutdown_timeout=settings.grace,

@@ -36,6 +36,7 @@ from ..errors import (
     ActionError,
     CommitlineError,
     IdempotencyKeyConflict,
+    InvalidArguments,
     LedgerError,
     LedgerUnavailable,
     RunNotRunning,
@@ -55,7 +56,7 @@ from ..ledger import (
     Parked,
 )
 from ..ledger.codec import encode_error, error_text
-from .heartbeat import beating
+from .heartbeat import Heartbeats, beating
 from .origin import Origin
 from .tool import ToolContext
 
@@ -141,8 +142,8 @@ class _Guard(ActivityInboundInterceptor):
         self._guarded = guarded
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
-        self._outbound = outbound
-        super().init(outbound)
+        self._heartbeats = Heartbeats(outbound)
+        super().init(self._heartbeats)
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         guarded = self._guarded.get(activity.info().activity_type)
@@ -154,7 +155,7 @@ class _Guard(ActivityInboundInterceptor):
 
         try:
             origin = Origin.read(input.headers, activity=guarded.name)
-            async with beating(self._outbound.heartbeat):
+            async with beating(self._heartbeats.again):
                 return await _GuardedCall(self._ledger, guarded, origin, invoke).run(input.args)
         except LedgerError as err:
             raise as_failure(err) from err
@@ -191,9 +192,12 @@ class _GuardedCall:
     async def run(self, args: Sequence[Any]) -> Any:
         try:
             request = self._guarded.prepare(args, self._origin)
-        except ActionError as err:
-            self._log.info("tool.call_refused", code=err.code)
-            return self._guarded.reply_refused(err, "")
+        except Exception as err:
+            # Nothing has been written or called, so whatever it is, it is safe to say no: a
+            # validator of the application may raise anything, and would raise it again.
+            refusal = err if isinstance(err, ActionError) else _unfit(err)
+            self._log.info("tool.call_refused", code=refusal.code, reason=refusal.message)
+            return self._guarded.reply_refused(refusal, "")
         if self._guarded.effect is Effect.READ:
             return await self._read(request)
         while True:
@@ -342,6 +346,12 @@ class _GuardedCall:
             return await self._invoke(self._guarded.stored_args(args))
         finally:
             current_call.reset(token)
+
+
+def _unfit(error: Exception) -> InvalidArguments:
+    return InvalidArguments(
+        f"the arguments could not be checked: {type(error).__name__}: {error_text(error)[:300]}"
+    )
 
 
 def as_failure(error: CommitlineError) -> ApplicationError:

@@ -7,38 +7,57 @@ The task beats whatever the work does, as long as the worker's event loop turns:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any
 
 from temporalio import activity
+from temporalio.worker import ActivityOutboundInterceptor
 
-Heartbeat: TypeAlias = Callable[..., None]
+
+class Heartbeats(ActivityOutboundInterceptor):
+    """The way out of an activity's heartbeats, which remembers what the activity said last.
+
+    `again` does not go through `activity.heartbeat`: while a plain function runs in a thread,
+    the SDK makes that wait for the event loop, and the event loop is where we are.
+    """
+
+    def __init__(self, next: ActivityOutboundInterceptor) -> None:
+        super().__init__(next)
+        # Until the activity says something: what the attempt before left for this one.
+        self._details: Sequence[Any] = activity.info().heartbeat_details
+
+    def heartbeat(self, *details: Any) -> None:
+        """See base class."""
+        self._details = details
+        super().heartbeat(*details)
+
+    def again(self) -> None:
+        """Beat with the details of the last beat."""
+        super().heartbeat(*self._details)
+
+
+def beat_with_earlier_details() -> None:
+    """Beat as an activity does that has no details of its own."""
+    activity.heartbeat(*activity.info().heartbeat_details)
 
 
 @asynccontextmanager
-async def beating(heartbeat: Heartbeat = activity.heartbeat) -> AsyncIterator[None]:
-    """Heartbeat three times per heartbeat timeout while the body runs.
-
-    Args:
-        heartbeat: An interceptor passes its outbound one. For a plain function the SDK puts
-            another into the activity's context, which waits for the event loop that calls it.
-    """
+async def beating(beat: Callable[[], None] = beat_with_earlier_details) -> AsyncIterator[None]:
+    """Heartbeat three times per heartbeat timeout while the body runs."""
     timeout = activity.info().heartbeat_timeout
     if not timeout:
         yield
         return
-    task = asyncio.create_task(_beat(heartbeat, timeout / 3))
+    task = asyncio.create_task(_beat(beat, timeout / 3))
     try:
         yield
     finally:
         task.cancel()
 
 
-async def _beat(heartbeat: Heartbeat, every: timedelta) -> None:
-    # The details are carried on: they are what the attempt before left for this one.
-    details = activity.info().heartbeat_details
+async def _beat(beat: Callable[[], None], every: timedelta) -> None:
     while True:
         await asyncio.sleep(every.total_seconds())
-        heartbeat(*details)
+        beat()

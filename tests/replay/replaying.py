@@ -14,10 +14,9 @@ from pathlib import Path
 
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, WorkflowReplayResult
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from commitline.process import leave
-from commitline.worker import _PASSED_THROUGH
+from commitline.worker import workflow_runner
 from commitline.workflows import ActionHeaders, AgentRun
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -35,9 +34,7 @@ async def replay(path: Path) -> WorkflowReplayResult:
     replayer = Replayer(
         workflows=[AgentRun],
         interceptors=[ActionHeaders(TOOLS)],
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
-        ),
+        workflow_runner=workflow_runner(),
     )
     return await replayer.replay_workflow(_read(path), raise_on_replay_failure=False)
 

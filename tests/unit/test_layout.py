@@ -225,3 +225,16 @@ def declared_names() -> set[str]:
             for path in (ROOT / inner).glob(pattern)
         }
     return names
+
+
+def test_the_ledger_is_imported_without_temporal_or_a_command_line() -> None:
+    program = (
+        "import sys, commitline.ledger\n"
+        "print([name for name in ('temporalio', 'typer', 'pydantic_ai') if name in sys.modules])"
+    )
+
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert told.stdout.strip() == "[]"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from typing import Annotated
 
 import pytest
+from pydantic import AfterValidator
 
 from commitline import Effect, tool
 from commitline.activities.scripted_model import call, say
@@ -149,3 +151,30 @@ async def test_a_completion_of_over_a_megabyte_fails_the_run_and_not_its_workflo
             await bench.start(client)
 
     assert failed.value.code == "CL402"
+
+
+def _choke(value: str) -> str:
+    raise LookupError(f"no such order: {value}")
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def ship(order_id: Annotated[str, AfterValidator(_choke)]) -> str:
+    CALLED.append((order_id, 0))
+    return "shipped"
+
+
+async def test_a_validator_that_breaks_down_is_one_error_and_not_a_loop(bench: Bench) -> None:
+    script = [call(("ship", {"order_id": "4821"})), say("Done.")]
+
+    async with bench.serving(one_agent([ship], script)) as client:
+        ran = await bench.start(client)
+
+    error = json.loads(ran.results[0].content)["error"]
+    assert (ran.results[0].status, error["type"], error["effect"]) == (
+        "error",
+        "InvalidArguments",
+        "none",
+    )
+    assert "LookupError: no such order: 4821" in error["message"]
+    assert CALLED == []
+    assert await bench.sql("select * from agent_actions") == []
