@@ -123,7 +123,9 @@ class RunActivities:
 
     async def _completion(self, request: CallModel) -> Completion:
         at = (request.run_key, request.step)
-        recorded = await persist(lambda: self._ledger.get_completion(*at))
+        recorded = None
+        if not _asked_for_the_first_time(request.run_key):
+            recorded = await persist(lambda: self._ledger.get_completion(*at))
         if recorded is not None:
             log.info("model.completion_replayed", run_key=request.run_key, step=request.step)
             return from_plain(Completion, recorded)
@@ -158,6 +160,17 @@ class RunActivities:
             )
         except ModelUnavailable as err:
             raise _model_failure(err, limit=spec.model_tries) from err
+
+
+def _asked_for_the_first_time(run_key: RunKey) -> bool:
+    """Whether nothing can be recorded for this turn yet, so that looking would be in vain.
+
+    That is a first attempt in the run's first execution: a reset and a retry of the workflow
+    run in another one. An attempt that an operator reset counts as first again; it asks the
+    model once more, and the first completion stands all the same.
+    """
+    info = activity.info()
+    return info.attempt == 1 and run_key.endswith(f"/{info.workflow_run_id}")
 
 
 def _model_failure(error: ModelUnavailable, *, limit: int) -> ApplicationError:
