@@ -25,7 +25,8 @@
         ├── RunFailed              CL501  the run ended without an answer
         ├── MaxStepsExceeded       CL502  the run used up its model turns
         ├── ScheduleUnsupported    CL503  a cron run: its ticks would share one identity
-        └── RunNotFound            CL504  no such run
+        ├── RunNotFound            CL504  no such run
+        └── ConversationTooLarge   CL505  the run's messages no longer fit a model request
 
 Codes are public and never renumbered. ``docs/reference/errors.md`` lists them for users.
 """
@@ -246,3 +247,10 @@ class RunNotFound(RunError):
 
     code = "CL504"
     remedy = "Check the id and the namespace; the ledger keeps the actions by run key."
+
+
+class ConversationTooLarge(RunError):
+    """The run's messages no longer fit into the input of a model request."""
+
+    code = "CL505"
+    remedy = "What it did stands. Let tools return less, or make the task smaller."

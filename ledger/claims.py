@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
+from ..canonical import scrub
 from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence
 from ..identity import ActionKey
 from .actions import Action, ActionRequest, Attempt, Effect
@@ -156,8 +157,8 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
     """
     if (holder.tool, holder.effective_digest) != (request.tool, request.effective_digest):
         raise IdempotencyKeyConflict(
-            f"{request.domain_key!r} was used by {holder.key} for {holder.tool} {holder.args}, "
-            f"and is now asked for {request.tool} {request.args}",
+            f"{request.domain_key!r} was used by {holder.key} for {holder.tool} "
+            f"{scrub(holder.args)}, and is now asked for {request.tool} {scrub(request.args)}",
             existing=holder.key,
         )
     if holder.status == "done":

@@ -39,9 +39,14 @@ with workflow.unsafe.imports_passed_through():
         CloseRun,
         OpenRun,
     )
-    from ..activities.wire import pack, pack_text, unpack
+    from ..activities.wire import pack, pack_text, to_text, unpack
     from ..canonical import digest, parse, scrub
-    from ..errors import MaxStepsExceeded, ModelUnavailable, ScheduleUnsupported
+    from ..errors import (
+        ConversationTooLarge,
+        MaxStepsExceeded,
+        ModelUnavailable,
+        ScheduleUnsupported,
+    )
     from ..identity import position
     from .action_headers import this_run
     from .progress import CallState, Progress, summarise
@@ -52,6 +57,9 @@ _ATTEMPT: Final = timedelta(minutes=15)
 """Start-to-close of one attempt of a tool or a model request."""
 _LEDGER_ATTEMPT: Final = timedelta(minutes=1)
 """The same for an activity that only talks to the ledger."""
+
+MAX_CONVERSATION: Final = 1_500_000
+"""Characters of a model request. A payload over 2 MiB would wedge the workflow task for ever."""
 
 # Attempts are not limited: a dead worker or an outage of the ledger must not use them up.
 # What ends a call is decided by the guard and the model activity.
@@ -156,9 +164,14 @@ class AgentRun:
         return spec
 
     async def _ask(self, spec: AgentSpec, step: int, messages: list[Message]) -> Completion:
+        request = to_text(CallModel(this_run(), step, spec, messages))
+        if len(request) > MAX_CONVERSATION:
+            raise _failure(
+                ConversationTooLarge(f"at turn {step + 1} the run has {len(request)} characters")
+            )
         answer = await workflow.execute_activity(
             CALL_MODEL,
-            pack(CallModel(this_run(), step, spec, messages)),
+            pack_text(request),
             result_type=RawValue,
             activity_id=f"{step}.model",
             start_to_close_timeout=_ATTEMPT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from typing import Any
@@ -13,7 +14,7 @@ from commitline import Effect, Tool, ToolContext, tool
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
-from commitline.errors import PlanDivergence
+from commitline.errors import ConversationTooLarge, PlanDivergence
 from commitline.examples.shop import payments
 from commitline.examples.shop.app import charge_card, lookup_order, send_receipt
 from commitline.testing.processes import ProviderProcess
@@ -267,3 +268,40 @@ def echo() -> Tool:
         return text
 
     return echo
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def export(part: int) -> str:
+    """Return as much as a result may carry to the model."""
+    return "x" * 250_000
+
+
+async def test_a_conversation_that_no_longer_fits_a_request_ends_the_run_and_not_in_a_loop(
+    bench: Bench,
+) -> None:
+    script = [call(*[("export", {"part": part}) for part in range(7)]), say("Done.")]
+
+    async with bench.serving(one_agent([export], script)) as client:
+        run = await client.start("agent", "go", id="too-large")
+        with pytest.raises(ConversationTooLarge, match="at turn 2 the run has 17"):
+            await run.result()
+        actions = await run.actions()
+
+    assert [action.state for action in actions] == ["ok"] * 7
+
+
+async def test_a_result_over_the_limit_reaches_the_model_cut_and_stays_whole_in_the_ledger(
+    bench: Bench,
+) -> None:
+    ran = await bench.run(one_agent([dump], [call(("dump", {})), say("Done.")]))
+
+    told = json.loads(ran.results[0].content)
+    assert (told["truncated"], told["characters"]) == (True, 5_000_002)
+    assert told["whole_value"] == f"in the ledger, as the result of {ran.actions[0].key}"
+    assert len(ran.actions[0].result or "") == 5_000_002
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def dump() -> str:
+    """Return five million characters."""
+    return "x" * 5_000_000
