@@ -7,6 +7,7 @@ needs it, so that `--help` is quick. Data goes to stdout, everything else to std
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -288,6 +289,41 @@ def show_action(
     if json:
         return printing.data(printing.action_data(found))
     return printing.OUT.print(printing.action(found))
+
+
+@actions.command("settle")
+def settle_action(
+    key: Annotated[str, typer.Argument(help="RUN:AT as listed, or the whole action key.")],
+    happened: Annotated[
+        str | None,
+        typer.Option(metavar="RESULT", help="It happened; what it returned, JSON or plain text."),
+    ] = None,
+    did_not_happen: Annotated[
+        bool, typer.Option("--did-not-happen", help="It surely did not; its key is free again.")
+    ] = False,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who says so; kept on the row.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Say what became of an unknown action, after a look at the downstream system."""
+    from . import operating, printing
+
+    if (happened is None) is not did_not_happen:
+        raise typer.BadParameter("say either --happened RESULT or --did-not-happen")
+
+    async def work(ledger: ActionLedger) -> Sequence[Action]:
+        return await operating.settle(ledger, key, happened=happened, by=by or _user())
+
+    settled = asyncio.run(operating.with_ledger(work))
+    if json:
+        return printing.data([printing.action_data(one) for one in settled])
+    return printing.OUT.print(printing.actions(settled))
+
+
+def _user() -> str:
+    # Not getpass.getuser: it raises for a user without a name, as in many containers.
+    return os.environ.get("USER") or f"uid {os.getuid()}"
 
 
 async def _connect() -> AgentClient:

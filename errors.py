@@ -12,7 +12,8 @@
     │   ├── RunInputConflict       CL205  the run exists with other input
     │   ├── LedgerUnavailable      CL206  Postgres did not answer in time
     │   ├── SchemaMismatch         CL207  the database and the code differ in version
-    │   └── MissingActionHeader    CL208  a guarded activity was scheduled without its header
+    │   ├── MissingActionHeader    CL208  a guarded activity was scheduled without its header
+    │   └── SettlementRefused      CL209  a person may not settle this action, or not now
     ├── ActionError             told to the model as an error without effect
     │   ├── InvalidArguments       CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey  CL302  no usable key comes out of the arguments
@@ -155,6 +156,13 @@ class MissingActionHeader(LedgerError):
 
     code = "CL208"
     remedy = "Nothing was called. Run the workflow's worker with the same guards as this one."
+
+
+class SettlementRefused(LedgerError):
+    """The action is not one that a person may settle, or not now."""
+
+    code = "CL209"
+    remedy = "Look at it with `commitline actions show`; if an attempt may be at work, wait."
 
 
 class ActionError(CommitlineError):

@@ -11,11 +11,12 @@ from rich.console import Console
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
 
 from . import printing
+from .canonical import Json, dumps, parse
 from .client import AgentClient, RunHandle
 from .config import DevAddresses, Settings
-from .errors import RunNotFound
+from .errors import RunNotFound, UnrepresentableValue
 from .identity import ActionKey, Position, action_key
-from .ledger import Action, ActionLedger, Run, ledger_pool
+from .ledger import Action, ActionLedger, Outcome, Run, ledger_pool
 from .workflows import AGENT_RUN, RunResult
 
 T = TypeVar("T")
@@ -63,6 +64,39 @@ async def find_action(ledger: ActionLedger, key: str) -> Action:
     if found is None:
         raise RunNotFound(f"the ledger has no action {key!r}")
     return found
+
+
+async def settle(
+    ledger: ActionLedger, key: str, *, happened: str | None, by: str
+) -> Sequence[Action]:
+    """Record an operator's word about an unknown action; see `ActionLedger.settle`.
+
+    Args:
+        ledger: The ledger.
+        key: As `find_action` takes it.
+        happened: What it returned, as JSON or plain text; None says that it did not happen.
+        by: Who says so.
+
+    Raises:
+        SettlementRefused: It may not be settled, or not now.
+    """
+    found = await find_action(ledger, key)
+    if happened is None:
+        outcome = Outcome.error(
+            kind="DidNotHappen",
+            message=f"{by} looked at the downstream system: it did not happen",
+            effect_possible=False,
+        )
+    else:
+        outcome = Outcome.ok(dumps(_as_json(happened)))
+    return await ledger.settle(found.key, outcome, by=by)
+
+
+def _as_json(text: str) -> Json:
+    try:
+        return parse(text)
+    except UnrepresentableValue:
+        return text
 
 
 async def newest_runs(client: AgentClient, *, limit: int) -> list[dict[str, Any]]:

@@ -106,6 +106,7 @@ def action(one: Action) -> RenderableType:
         "leased until": _moment(one.lease_until) if one.leased and not one.done_at else None,
         "done": _moment(one.done_at),
         "parked": _moment(one.parked_at),
+        "settled by": one.decided_by,
         "in the world": _effect_of_error(one),
     }
     grid = Table.grid(padding=(0, 2))

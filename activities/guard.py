@@ -274,7 +274,9 @@ class _GuardedCall:
             if not _told_to_stop():
                 return await self._park(claim, "the tool cancelled itself")
             if _run_was_cancelled():
-                await self._park(claim, "the run was cancelled while the tool was at work")
+                reason = "the run was cancelled while the tool was at work"
+                # A plain function's thread may go on: nobody settles the row before its lease.
+                await self._park(claim, reason, over=False)
             # Otherwise the worker goes: the next attempt finds the row and takes over.
             raise
         except (Exception, SystemExit) as err:
@@ -296,8 +298,8 @@ class _GuardedCall:
         )
         return stands
 
-    async def _park(self, claim: Dispatched, reason: str) -> Outcome | Action:
-        action = await persist(lambda: self._ledger.park(claim, reason))
+    async def _park(self, claim: Dispatched, reason: str, *, over: bool = True) -> Outcome | Action:
+        action = await persist(lambda: self._ledger.park(claim, reason, over=over))
         if action.recorded is not None:
             return action.recorded
         self._log.warning("ledger.action_parked", action_key=claim.key, reason=reason)

@@ -40,6 +40,7 @@ from .claims import (
     Verdict,
     judge_holder,
     judge_own,
+    judge_settlement,
     raise_if_conflict,
     why_parked,
 )
@@ -200,16 +201,27 @@ class ActionLedger:
 
         return await self._call(work)
 
-    async def park(self, claim: Dispatched, reason: str) -> Action:
+    async def park(self, claim: Dispatched, reason: str, *, over: bool = True) -> Action:
         """Leave the outcome unknown: the row waits for a person and is not sent again.
 
         Safe to repeat; an outcome that was recorded meanwhile stands. Returns the row.
+
+        Args:
+            claim: The claim that dispatched it.
+            reason: Why it is unknown, for the person who settles it.
+            over: Whether the call has ended. If it may go on (in a thread), its lease stays,
+                and nobody may settle the row before that has run out.
 
         Raises:
             Fenced: Another attempt has taken the action over.
             LedgerUnavailable: No answer within the deadline.
         """
-        parameters = {"key": claim.key, "token": claim.attempt.token, "reason": reason}
+        parameters = {
+            "key": claim.key,
+            "token": claim.attempt.token,
+            "reason": reason,
+            "over": over,
+        }
 
         async def work(connection: Connection) -> Action:
             row = await _fetch(connection, "park", **parameters)
@@ -218,6 +230,31 @@ class ActionLedger:
                 if row is None or (row["status"] == "pending" and row["parked_at"] is None):
                     raise Fenced(f"{claim.key} was taken over by another attempt")
             return Action.from_row(row)
+
+        return await self._call(work)
+
+    async def settle(self, key: ActionKey, outcome: Outcome, *, by: str) -> Sequence[Action]:
+        """Record a person's word about an action that is unknown.
+
+        Also settles the calls that were answered with it. An error without effect (it did not
+        happen) releases the domain key. Returns the rows that were settled.
+
+        Not safe to repeat blindly: a second word about the same action is refused.
+
+        Args:
+            key: Of the action itself, not of a call that repeats it.
+            outcome: What the person found.
+            by: Who says so; kept on the row.
+
+        Raises:
+            SettlementRefused: No such action, it is settled already, it repeats another, it
+                was never sent, or an attempt may still be at work on it.
+            LedgerUnavailable: No answer within the deadline; look before you settle again.
+        """
+
+        async def work(connection: Connection) -> Sequence[Action]:
+            async with connection.transaction():
+                return await _settle(connection, key, outcome, by)
 
         return await self._call(work)
 
@@ -378,7 +415,12 @@ async def _carry_out(
             return Busy(found.claimed_by or found.key)
         case Verdict.PARK:
             row = await _fetch(
-                connection, "park", key=found.key, token=None, reason=why_parked(found)
+                connection,
+                "park",
+                key=found.key,
+                token=None,
+                reason=why_parked(found),
+                over=False,
             )
             assert row is not None, "the row is locked and pending"
             return Parked(Action.from_row(row))
@@ -427,6 +469,33 @@ async def _claim_domain_key(
     if isinstance(claim, AlreadyDone | Parked):
         return await _insert_duplicate(connection, request, claim.action)
     return claim
+
+
+async def _settle(
+    connection: Connection, key: ActionKey, outcome: Outcome, by: str
+) -> Sequence[Action]:
+    seen = await _fetch(connection, "get_action", key=key)
+    if seen is not None and seen["domain_key"] is not None:
+        # The domain key first: that is the lock order.
+        await _fetch(connection, "lock_domain_key", domain_key=seen["domain_key"])
+    row = await _fetch(connection, "lock_action", key=key)
+    found = judge_settlement(key, None if row is None else Action.from_row(row))
+    cursor = await connection.execute(
+        QUERIES["settle"],
+        {
+            "key": key,
+            "outcome": outcome.kind,
+            "effect_possible": outcome.effect_possible,
+            "result": outcome.result,
+            "by": by,
+        },
+    )
+    settled = [Action.from_row(row) for row in await cursor.fetchall()]
+    if found.domain_key is not None and not outcome.effect_possible:
+        await connection.execute(
+            QUERIES["release_domain_key"], {"domain_key": found.domain_key, "key": key}
+        )
+    return settled
 
 
 async def _insert_dispatched(

@@ -151,6 +151,9 @@ class Action:
     parked_reason: str | None
     duplicate_of: ActionKey | None
     codec_version: int
+    decided_by: str | None
+    """Who settled it, where a person did."""
+    decided_at: datetime | None
     now: datetime
     """The database's clock when the row was read."""
 

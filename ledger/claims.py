@@ -28,7 +28,7 @@ from enum import Enum, auto
 from typing import TypeAlias
 
 from ..canonical import scrub
-from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence
+from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence, SettlementRefused
 from ..identity import ActionKey
 from .actions import Action, ActionRequest, Attempt, Effect
 
@@ -170,6 +170,27 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
     if holder.claimed_by == request.key:
         return _judge_attempt(holder, attempt)
     return Verdict.WAIT if holder.leased else take_over(holder)
+
+
+def judge_settlement(key: ActionKey, found: Action | None) -> Action:
+    """Return the row, if a person may settle it.
+
+    Raises:
+        SettlementRefused: They may not, or not now; the message says why.
+    """
+    if found is None:
+        raise SettlementRefused(f"there is no action {key}")
+    if found.status == "done":
+        raise SettlementRefused(f"{key} is settled already: {found.state}")
+    if found.duplicate_of is not None:
+        raise SettlementRefused(f"{key} repeats {found.duplicate_of}: settle that one")
+    if found.dispatched_at is None:
+        raise SettlementRefused(f"{key} was never sent: nothing is unknown about it")
+    if found.leased:
+        raise SettlementRefused(
+            f"an attempt may be at work on {key} until {found.lease_until:%Y-%m-%d %H:%M:%S %Z}"
+        )
+    return found
 
 
 def raise_if_conflict(found: Action) -> None:

@@ -120,6 +120,16 @@ update agent_actions
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
 
+-- settle: a person's word about an unknown action, and about the calls answered with it.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       result = %(result)s::json, done_at = clock_timestamp(),
+       parked_at = null, parked_reason = null,
+       decided_by = %(by)s, decided_at = clock_timestamp()
+ where status = 'pending'
+   and (key = %(key)s or (duplicate_of = %(key)s and parked_at is not null))
+returning *, clock_timestamp() as now;
+
 -- hand_back: the attempt sent nothing; the row is an intent again.
 update agent_actions
    set claim_token = null, claimed_by = null, attempt_at = null, lease_until = null,
@@ -137,7 +147,9 @@ returning key;
 
 -- park: not sent again by itself; a person settles it.
 update agent_actions
-   set parked_at = clock_timestamp(), parked_reason = %(reason)s
+   set parked_at = clock_timestamp(), parked_reason = %(reason)s,
+       -- The attempt that parks its own call is over; one that was lost may still be at work.
+       lease_until = case when %(over)s then clock_timestamp() else lease_until end
  where key = %(key)s and status = 'pending' and parked_at is null
    and (%(token)s::uuid is null or claim_token = %(token)s)
 returning *, clock_timestamp() as now;

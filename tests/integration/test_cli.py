@@ -337,3 +337,24 @@ def test_a_second_dev_in_the_same_folder_says_that_one_runs(folder: Path) -> Non
     assert second.returncode == 1
     assert f"`commitline dev` (pid {first.pid})" in second.stderr
     assert first.ui_url in second.stderr
+
+
+def test_an_operator_settles_an_unknown_action_once(ledger_with_actions: str) -> None:
+    parked = ("actions", "list", "--parked", "--json")
+
+    def as_ada(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return commitline(*arguments, COMMITLINE_DATABASE_URL=ledger_with_actions, USER="ada")
+
+    [found] = json.loads(as_ada(*parked).stdout)
+
+    settled = as_ada("actions", "settle", found["key"], "--happened", '{"mail": 7}', "--json")
+    again = as_ada("actions", "settle", found["key"], "--did-not-happen")
+    neither = as_ada("actions", "settle", found["key"])
+
+    [row] = json.loads(settled.stdout)
+    assert (row["state"], row["result"], row["decided_by"]) == ("ok", {"mail": 7}, "ada")
+    assert json.loads(as_ada(*parked).stdout) == []
+    assert again.returncode == 1
+    assert "is settled already: ok [CL209]" in " ".join(again.stderr.split())
+    assert neither.returncode == 2
+    assert "--happened RESULT or --did-not-happen" in " ".join(neither.stderr.split())

@@ -32,6 +32,7 @@ CONSTRAINTS = {
         "agent_runs_state_is_known",
     ],
     "agent_actions": [
+        "agent_actions_decision_is_signed",
         "agent_actions_dispatch_is_complete",
         "agent_actions_done_is_complete",
         "agent_actions_effect_is_known",
@@ -197,7 +198,7 @@ def test_every_constraint_has_the_name_that_a_migration_gives_it(database_url: s
     written = {
         name
         for _, _, text in migrations()
-        for name in re.findall(r"^\s*constraint (\w+)", text, re.MULTILINE)
+        for name in re.findall(r"^\s*(?:add )?constraint (\w+)", text, re.MULTILINE)
     }
 
     found = ask(

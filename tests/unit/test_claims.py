@@ -69,6 +69,8 @@ DISPATCHED = Action(
     parked_reason=None,
     duplicate_of=None,
     codec_version=1,
+    decided_by=None,
+    decided_at=None,
     now=NOON + MINUTE,
 )
 INTENT = replace(

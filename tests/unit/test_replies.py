@@ -46,6 +46,8 @@ def parked(*, duplicate_of: str | None = None) -> Action:
         parked_reason="timed out",
         duplicate_of=None if duplicate_of is None else ActionKey(duplicate_of),
         codec_version=1,
+        decided_by=None,
+        decided_at=None,
         now=NOW,
     )
 

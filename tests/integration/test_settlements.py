@@ -1,0 +1,155 @@
+"""A person's word about an unknown action: when it counts, what it changes, who answers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from commitline.errors import SettlementRefused
+from commitline.identity import ActionKey, Position, RunKey
+from commitline.ledger import (
+    ActionLedger,
+    ActionRequest,
+    AlreadyDone,
+    Attempt,
+    Dispatched,
+    Effect,
+    Outcome,
+    Parked,
+)
+from commitline.ledger.pool import Pool
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RUN = RunKey("support-4821/e1")
+RECEIPT = Outcome.ok('{"id":"ch_1"}')
+NEVER = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
+
+
+@pytest.fixture(autouse=True)
+async def _run(ledger: ActionLedger) -> None:
+    await ledger.open_run(
+        run_key=RUN, workflow_id="support-4821", agent="a", input_digest="", attempt_at=NOON
+    )
+
+
+def charge(position: str, *, domain_key: str | None = "order-4821-charge") -> ActionRequest:
+    return ActionRequest(
+        run_key=RUN,
+        position=Position(position),
+        tool="charge_card",
+        args='{"order_id":"4821"}',
+        effect=Effect.AT_MOST_ONCE,
+        requested_digest="same",
+        effective_digest="same",
+        domain_key=domain_key,
+    )
+
+
+def attempt(second: int = 0) -> Attempt:
+    return Attempt(NOON + timedelta(seconds=second), uuid4(), timedelta(minutes=5))
+
+
+async def parked(ledger: ActionLedger, request: ActionRequest) -> Dispatched:
+    claim = await ledger.claim(request, attempt())
+    assert isinstance(claim, Dispatched)
+    await ledger.park(claim, "the card network went away")
+    return claim
+
+
+async def test_what_happened_is_recorded_with_who_said_so(ledger: ActionLedger) -> None:
+    request = charge("0.0")
+    await parked(ledger, request)
+
+    [settled] = await ledger.settle(request.key, RECEIPT, by="ada")
+
+    assert (settled.state, settled.result, settled.decided_by) == ("ok", RECEIPT.result, "ada")
+    assert settled.decided_at is not None
+    assert settled.parked_reason is None
+    replayed = await ledger.claim(request, attempt(9))
+    assert isinstance(replayed, AlreadyDone)
+    assert replayed.action.result == RECEIPT.result
+
+
+async def test_what_did_not_happen_frees_the_domain_key_for_the_next_generation(
+    ledger: ActionLedger,
+) -> None:
+    await parked(ledger, charge("0.0"))
+
+    await ledger.settle(charge("0.0").key, NEVER, by="ada")
+    again = await ledger.claim(charge("1.0"), attempt())
+
+    assert isinstance(again, Dispatched)
+    assert again.idempotency_key == "order-4821-charge~2"
+
+
+async def test_what_happened_keeps_the_domain_key_held(ledger: ActionLedger) -> None:
+    await parked(ledger, charge("0.0"))
+
+    await ledger.settle(charge("0.0").key, RECEIPT, by="ada")
+    again = await ledger.claim(charge("1.0"), attempt())
+
+    assert isinstance(again, AlreadyDone)
+    assert again.action.duplicate_of == charge("0.0").key
+
+
+async def test_calls_that_were_answered_with_the_unknown_are_settled_with_it(
+    ledger: ActionLedger,
+) -> None:
+    await parked(ledger, charge("0.0"))
+    repeated = await ledger.claim(charge("1.0"), attempt())
+
+    settled = await ledger.settle(charge("0.0").key, RECEIPT, by="ada")
+
+    assert isinstance(repeated, Parked)
+    assert [one.position for one in settled] == ["0.0", "1.0"]
+    assert {one.state for one in settled} == {"ok"}
+
+
+async def test_a_tool_that_comes_back_after_the_settlement_does_not_change_it(
+    ledger: ActionLedger,
+) -> None:
+    claim = await parked(ledger, charge("0.0"))
+
+    await ledger.settle(charge("0.0").key, RECEIPT, by="ada")
+    stands = await ledger.record(claim, Outcome.ok('"late"'))
+
+    assert stands == RECEIPT
+
+
+async def test_nobody_settles_what_an_attempt_may_still_be_doing(ledger: ActionLedger) -> None:
+    left = await ledger.claim(charge("0.0", domain_key=None), attempt())
+    lost = charge("0.1", domain_key=None)
+    await ledger.claim(lost, attempt())
+    await ledger.claim(lost, attempt(60))
+    assert isinstance(left, Dispatched)
+    await ledger.park(left, "its thread goes on", over=False)
+
+    for position in ("0.0", "0.1"):
+        with pytest.raises(SettlementRefused, match="an attempt may be at work"):
+            await ledger.settle(charge(position).key, NEVER, by="ada")
+
+    assert [one.state for one in await ledger.list(RUN)] == ["unknown", "unknown"]
+
+
+async def test_what_is_no_unknown_is_not_settled(ledger: ActionLedger, pool: Pool) -> None:
+    claim = await ledger.claim(charge("0.0", domain_key=None), attempt())
+    assert isinstance(claim, Dispatched)
+    await ledger.record(claim, RECEIPT)
+    mine = attempt()
+    await ledger.claim(charge("0.1", domain_key=None), mine)
+    await ledger.hand_back(charge("0.1", domain_key=None), mine)
+    await parked(ledger, charge("0.2"))
+    await ledger.claim(charge("1.0"), attempt())
+
+    expected: dict[str, Any] = {
+        "0.0": "is settled already: ok",
+        "0.1": "was never sent",
+        "1.0": "repeats support-4821/e1:0.2: settle that one",
+        "7.7": "there is no action",
+    }
+    for position, why in expected.items():
+        with pytest.raises(SettlementRefused, match=why):
+            await ledger.settle(ActionKey(f"{RUN}:{position}"), NEVER, by="ada")
