@@ -63,7 +63,7 @@ def unknown(action: Action) -> Reply:
             "reason": action.parked_reason,
             "action": action.duplicate_of or action.key,
             "settled_by": "an operator, who looks at the downstream system",
-            "asking_again": "will not repeat it",
+            "asking_again": "will not repeat it while this is unknown",
         }
     }
     return Reply("unknown", content, action.key)

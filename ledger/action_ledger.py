@@ -239,7 +239,7 @@ class ActionLedger:
         Also settles the calls that were answered with it. An error without effect (it did not
         happen) releases the domain key. Returns the rows that were settled.
 
-        Not safe to repeat blindly: a second word about the same action is refused.
+        Safe to repeat: the same word by the same person changes nothing; another is refused.
 
         Args:
             key: Of the action itself, not of a call that repeats it.
@@ -249,7 +249,7 @@ class ActionLedger:
         Raises:
             SettlementRefused: No such action, it is settled already, it repeats another, it
                 was never sent, or an attempt may still be at work on it.
-            LedgerUnavailable: No answer within the deadline; look before you settle again.
+            LedgerUnavailable: No answer within the deadline; settle again.
         """
 
         async def work(connection: Connection) -> Sequence[Action]:
@@ -388,6 +388,9 @@ async def _claim_found(
             return None
         if request.domain_key is not None:
             return await _claim_domain_key(connection, request, attempt)
+        unknown = await _fetch(connection, "open_unknown", **_request_parameters(request))
+        if unknown is not None:
+            return await _insert_duplicate(connection, request, Action.from_row(unknown))
         return await _insert_dispatched(connection, request, attempt, generation=1)
 
 
@@ -479,6 +482,8 @@ async def _settle(
         # The domain key first: that is the lock order.
         await _fetch(connection, "lock_domain_key", domain_key=seen["domain_key"])
     row = await _fetch(connection, "lock_action", key=key)
+    if row is not None and row["decided_by"] == by and Action.from_row(row).recorded == outcome:
+        return [Action.from_row(row)]  # said before, by the same person: the answer was lost
     found = judge_settlement(key, None if row is None else Action.from_row(row))
     cursor = await connection.execute(
         QUERIES["settle"],

@@ -15,9 +15,10 @@ ledger locks the rows, asks these, and writes what they say.
     the domain key, held by another action:
       done, same arguments                       returns that receipt, marked as existing
       parked, same arguments                     answers unknown, naming it
-      an intent, or a live lease                 waits
-      dispatched, its attempt dead               settles that row, by its effect
+      a live lease                               waits
+      an intent, or its attempt is dead          settles that row, by its effect
       other arguments                            is refused: the existing action stands
+    an earlier turn's equal call, unknown        answers unknown, naming it (keyless tools)
     another tool or other arguments here         fails the run: the plan diverged
 """
 
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
-from ..canonical import scrub
+from ..canonical import parse, scrub
 from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence, SettlementRefused
 from ..identity import ActionKey
 from .actions import Action, ActionRequest, Attempt, Effect
@@ -97,7 +98,6 @@ def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdic
     Raises:
         PlanDivergence: It is another call.
         Fenced: A later attempt owns it.
-        IdempotencyKeyConflict: This call was refused before, and stays refused.
     """
     if (found.tool, found.requested_digest) != (request.tool, request.requested_digest):
         raise PlanDivergence(
@@ -105,7 +105,6 @@ def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdic
             f"the plan now has {request.tool} with {request.requested_digest[:12]}"
         )
     if found.status == "done":
-        raise_if_conflict(found)
         return Verdict.RETURN
     if found.parked:
         return Verdict.ANSWER_UNKNOWN
@@ -165,8 +164,8 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
         return Verdict.RETURN
     if holder.parked:
         return Verdict.ANSWER_UNKNOWN
-    if holder.dispatched_at is None or holder.attempt_at is None:
-        return Verdict.WAIT
+    if holder.dispatched_at is None:
+        return Verdict.DISPATCH  # its attempt sent nothing and is gone: somebody has to
     if holder.claimed_by == request.key:
         return _judge_attempt(holder, attempt)
     return Verdict.WAIT if holder.leased else take_over(holder)
@@ -194,10 +193,12 @@ def judge_settlement(key: ActionKey, found: Action | None) -> Action:
 
 
 def raise_if_conflict(found: Action) -> None:
-    """Refuse again what was refused: the row of a conflict holds the message."""
-    outcome = found.recorded
-    if outcome is None or outcome.kind != "error" or outcome.effect_possible:
-        return
-    error = outcome.value
-    if error.get("type") == CONFLICT:
-        raise IdempotencyKeyConflict(error["message"], existing=found.duplicate_of or "")
+    """Refuse again what was refused: a conflict is kept as its own row, with its message.
+
+    Known by its shape, not by the name of an error, which a tool may choose: it names the
+    action that stands, had no effect, and nobody decided it.
+    """
+    refused = found.outcome == "error" and not found.effect_possible
+    if refused and found.duplicate_of is not None and found.decided_by is None:
+        message = parse(found.result or "{}").get("message", "")
+        raise IdempotencyKeyConflict(message, existing=found.duplicate_of)

@@ -54,6 +54,13 @@ with run as (
            clock_timestamp()
       from run
      where not exists (select from agent_domain_keys where domain_key = %(domain_key)s)
+       -- The same call of an earlier turn is unknown: see open_unknown.
+       and (%(domain_key)s::text is not null or not exists (
+            select from agent_actions
+             where run_key = %(run_key)s and tool = %(tool)s
+               and effective_digest = %(effective_digest)s
+               and parked_at is not null and domain_key is null and duplicate_of is null
+               and split_part(position, '.', 1) <> split_part(%(position)s, '.', 1)))
     on conflict (key) do nothing
     returning key, domain_key
 ), held as (
@@ -119,6 +126,15 @@ update agent_actions
        dispatched_at = coalesce(dispatched_at, clock_timestamp())
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
+
+-- open_unknown: another turn's equal call of a keyless tool, which is still unknown. Two equal
+-- calls in one message (the part before the dot) are two calls.
+select *, clock_timestamp() as now from agent_actions
+ where run_key = %(run_key)s and tool = %(tool)s and effective_digest = %(effective_digest)s
+   and parked_at is not null and domain_key is null and duplicate_of is null
+   and split_part(position, '.', 1) <> split_part(%(position)s, '.', 1)
+ order by created_at, key
+ limit 1;
 
 -- settle: a person's word about an unknown action, and about the calls answered with it.
 update agent_actions

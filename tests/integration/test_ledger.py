@@ -542,7 +542,7 @@ async def test_a_business_fact_that_somebody_is_doing_now_is_waited_for(
     assert await counts(pool) == (1, 1)
 
 
-async def test_a_business_fact_that_is_an_intent_is_waited_for(
+async def test_a_business_fact_whose_intent_was_handed_back_is_carried_out_by_who_asks(
     ledger: ActionLedger, pool: Pool
 ) -> None:
     original = action(domain_key=DOMAIN_KEY)
@@ -550,10 +550,30 @@ async def test_a_business_fact_that_is_an_intent_is_waited_for(
     await ledger.claim(original, by)
     await ledger.hand_back(original, by)
 
-    claim = await ledger.claim(action("0.1", domain_key=DOMAIN_KEY), attempt(5))
+    asking = action("0.1", domain_key=DOMAIN_KEY)
+    claim = await ledger.claim(asking, attempt(5))
 
-    assert claim == Busy(original.key)
+    assert isinstance(claim, Dispatched)
+    assert (claim.key, claim.settles_for) == (original.key, asking.key)
+    assert not claim.taken_over
     assert await counts(pool) == (1, 1)
+
+
+async def test_an_equal_call_of_a_later_turn_is_not_sent_while_the_first_is_unknown(
+    ledger: ActionLedger,
+) -> None:
+    mail = action(effect=Effect.AT_MOST_ONCE)
+    await ledger.park(await dispatched(ledger, mail, attempt()), "the mail system went away")
+
+    later = await ledger.claim(action("1.0", effect=Effect.AT_MOST_ONCE), attempt(5))
+    beside = await ledger.claim(action("0.1", effect=Effect.AT_MOST_ONCE), attempt(5))
+    await ledger.settle(mail.key, Outcome.ok('"sent"'), by="ada")
+    afterwards = await ledger.claim(action("2.0", effect=Effect.AT_MOST_ONCE), attempt(9))
+
+    assert isinstance(later, Parked)
+    assert later.action.duplicate_of == mail.key
+    assert isinstance(beside, Dispatched)
+    assert isinstance(afterwards, Dispatched)
 
 
 async def test_a_business_fact_whose_attempt_died_is_settled_with_its_own_key_and_arguments(

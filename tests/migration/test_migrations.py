@@ -58,6 +58,7 @@ CONSTRAINTS = {
 }
 INDEXES = [
     "agent_actions_one_per_position",
+    "agent_actions_open_unknown",
     "agent_actions_parked",
     "agent_actions_pkey",
     "agent_completions_pkey",

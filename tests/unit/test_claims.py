@@ -197,7 +197,7 @@ def test_the_effect_of_the_row_counts_and_not_that_of_newer_code() -> None:
     [
         (DONE, Verdict.RETURN),
         (PARKED, Verdict.ANSWER_UNKNOWN),
-        (INTENT, Verdict.WAIT),
+        (INTENT, Verdict.DISPATCH),
         (DISPATCHED, Verdict.WAIT),
         (DEAD, Verdict.TAKE_OVER),
         (replace(DEAD, effect=Effect.LOOKUP), Verdict.PARK),
@@ -268,7 +268,7 @@ def test_a_conflict_that_was_recorded_is_refused_again() -> None:
     )
 
     with pytest.raises(IdempotencyKeyConflict) as again:
-        judge_own(found, REQUEST, LATER)
+        raise_if_conflict(found)
 
     assert again.value.message == "both are named"
     assert again.value.existing == "r/1:1.0"

@@ -118,7 +118,7 @@ def test_an_unknown_says_why_and_who_settles_it() -> None:
                 "reason": "timed out",
                 "action": KEY,
                 "settled_by": "an operator, who looks at the downstream system",
-                "asking_again": "will not repeat it",
+                "asking_again": "will not repeat it while this is unknown",
             }
         },
         KEY,
