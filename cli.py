@@ -192,9 +192,17 @@ def run(
             if not wait:
                 return printing.data(shown) if json else print(f"started {id}")
             result = await follow(handle, printing.ERR)
+            unknown = [one for one in await handle.actions() if one.state == "unknown"]
             if json:
-                return printing.data(shown | vars(result))
-            return printing.OUT.print(printing.text(result.output), soft_wrap=True)
+                return printing.data(shown | vars(result) | {"unknown": len(unknown)})
+            printing.OUT.print(printing.text(result.output), soft_wrap=True)
+            for one in unknown:
+                printing.ERR.print(
+                    f"Unknown whether it happened: {one.tool}. "
+                    f"See: commitline actions show {id}:{one.position}",
+                    soft_wrap=True,
+                )
+            return None
 
     try:
         asyncio.run(work())

@@ -131,7 +131,9 @@ async def connect_temporal() -> Client:
     try:
         return await Client.connect(**config)
     except RuntimeError as err:
-        reason = str(err).partition("\n")[0][:200]
+        # The core's text is a nest of Rust types; what a person needs of it is this.
+        refused = "ConnectionRefused" in str(err)
+        reason = "connection refused" if refused else str(err).partition("\n")[0][:200]
         raise ConfigurationError(f"no Temporal server at {address}: {reason}") from err
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 from .canonical import parse, scrub
 from .config import DevAddresses
 from .doctor import Check
-from .ledger import Action
+from .ledger import Action, Effect
 from .workflows.progress import Progress
 
 OUT: Final = Console(highlight=False)
@@ -98,7 +98,13 @@ def action(one: Action) -> RenderableType:
         "state": one.state,
         "why unknown": one.parked_reason,
         "duplicate of": one.duplicate_of,
-        "idempotency key": one.idempotency_key,
+        # A tool that promises no more than once does not hand a key on.
+        "idempotency key": None if one.effect == Effect.AT_MOST_ONCE else one.idempotency_key,
+        "settle it with": (
+            f"commitline actions settle {one.key} --happened RESULT | --did-not-happen"
+            if one.parked and one.duplicate_of is None
+            else None
+        ),
         "key remembered for": str(one.key_ttl) if one.key_ttl else None,
         "dispatches": str(one.tries),
         "intent": _moment(one.created_at),
@@ -158,7 +164,8 @@ def addresses(dev: DevAddresses) -> None:
         "\n  A worker with the shop's agent; kill it in the middle if you like:",
         "  [bold]commitline worker commitline.examples.shop.app:app[/]",
         "\n  A run, and what it did:",
-        '  [bold]commitline run support "Charge order 4821." --id support-4821[/]',
+        "  [bold]commitline run support --id support-4821 \\[/]",
+        '  [bold]  "Please charge order 4821 and mail me the receipt."[/]',
         "  [bold]commitline actions list[/]",
         "\nCtrl-C stops the servers; the data stays in .commitline.",
     ]
@@ -202,7 +209,11 @@ def _pretty(json_text: str) -> Text:
 def _effect_of_error(one: Action) -> str | None:
     if one.state != "error":
         return None
-    return "it happened" if one.effect_possible else "nothing happened; its key is free again"
+    if one.effect_possible:
+        return "it happened"
+    if one.duplicate_of is not None:
+        return f"nothing by this call; {one.duplicate_of} holds the key"
+    return "nothing happened" + ("; its key is free again" if one.domain_key else "")
 
 
 def _moment(at: datetime | None) -> str | None:

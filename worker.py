@@ -177,6 +177,8 @@ def load_app(name: str) -> App:
     except ModuleNotFoundError as err:
         raise ConfigurationError(f"cannot import {module_name!r}: {err}") from err
     app = getattr(module, attribute, None)
+    if app is None:
+        raise ConfigurationError(f"{module_name!r} has no attribute {attribute!r}")
     if not isinstance(app, App):
         raise ConfigurationError(f"{name!r} is {type(app).__name__}, not an App")
     return app

@@ -140,7 +140,8 @@ class GuardedActivity:
         raise _failure(
             OUTCOME_UNKNOWN,
             f"{action.duplicate_of or action.key} may or may not have happened: "
-            f"{action.parked_reason}; an operator settles it; asking again will not repeat it while it is unknown",
+            f"{action.parked_reason}; an operator settles it, and asking again will not repeat "
+            "it while it is unknown",
             action.key,
         )
 

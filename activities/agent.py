@@ -14,7 +14,7 @@ from ..errors import ConfigurationError, DefinitionError
 from ..ledger.actions import Effect
 from .conversation import ToolDefinition
 from .model import Model
-from .pydantic_ai_model import PydanticAIModel, resolve_model
+from .pydantic_ai_model import resolve_model
 from .tool import Tool
 
 RESERVED_PREFIX: Final = "commitline."
@@ -147,17 +147,20 @@ class App:
     def model(self, *, agent: str, name: str) -> Model:
         """Return the model of a run's spec: by its name, or the agent's own object.
 
-        One object, and so one HTTP client, serves every request of that name.
+        One object, and so one HTTP client, serves every request of a name that is a string.
         """
+        declared = self.agent(agent).model
+        if not isinstance(declared, str) and declared.name == name:
+            return declared
         if name not in self._models:
-            declared = self.agent(agent)
-            same = declared.model_name == name
-            self._models[name] = resolve_model(declared.model if same else name)
+            self._models[name] = resolve_model(name)
         return self._models[name]
 
     async def aclose(self) -> None:
         """Close the models that hold connections; the worker does so when it stops."""
-        for made in self._models.values():
-            if isinstance(made, PydanticAIModel):
-                await made.aclose()
+        declared = [agent.model for agent in self.agents if not isinstance(agent.model, str)]
+        for model in (*self._models.values(), *declared):
+            aclose = getattr(model, "aclose", None)
+            if aclose is not None:
+                await aclose()
         self._models.clear()

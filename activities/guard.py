@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import timedelta
@@ -39,6 +40,7 @@ from ..errors import (
     InvalidArguments,
     LedgerError,
     LedgerUnavailable,
+    PlanDivergence,
     RunNotRunning,
     ToolRefused,
 )
@@ -68,7 +70,7 @@ LEASE_GRACE: Final = timedelta(seconds=30)
 """Beyond an attempt's deadline: clocks, a slow record."""
 MAX_LEASE: Final = timedelta(hours=24)
 _BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""How long a claim waits for another action that is at work on the same domain key."""
+"""How long a claim waits, time after time, for another action that is at work on its key."""
 
 _UNAVAILABLE_SECONDS: Final = 0.5
 
@@ -158,6 +160,9 @@ class _Guard(ActivityInboundInterceptor):
             async with beating(self._heartbeats.again):
                 return await _GuardedCall(self._ledger, guarded, origin, invoke).run(input.args)
         except LedgerError as err:
+            if isinstance(err, PlanDivergence):
+                _count("commitline_divergences", guarded.name)
+                log.error("ledger.plan_diverged", tool=guarded.name, reason=err.message)
             raise as_failure(err) from err
 
 
@@ -182,6 +187,7 @@ class _GuardedCall:
             token=uuid4(),
             lease=min(deadline + LEASE_GRACE, MAX_LEASE),
         )
+        self._waited = 0
         self._log = log.bind(
             run_key=origin.run_key,
             position=origin.position,
@@ -196,7 +202,7 @@ class _GuardedCall:
             # Nothing has been written or called, so whatever it is, it is safe to say no: a
             # validator of the application may raise anything, and would raise it again.
             refusal = err if isinstance(err, ActionError) else _unfit(err)
-            self._log.info("tool.call_refused", code=refusal.code, reason=refusal.message)
+            self._log.info("tool.call_refused", code=refusal.code)
             return self._guarded.reply_refused(refusal, "")
         if self._guarded.effect is Effect.READ:
             return await self._read(request)
@@ -212,7 +218,7 @@ class _GuardedCall:
                 case Parked(action):
                     return self._tell_unknown(action)
                 case Busy(holder):
-                    self._wait_for(holder)
+                    await self._wait_for(holder)
                 case Dispatched():
                     ended = await self._call(claim)
                     if claim.settles_for is None:
@@ -238,7 +244,9 @@ class _GuardedCall:
             claim = await persist(lambda: self._claim_in_open_run(request))
         except asyncio.CancelledError:
             # The claim was seen through, and we know that nothing has been sent.
-            await self._ledger.hand_back(request, self._attempt)
+            # If that is not answered, the next attempt finds it dispatched, which is safe too.
+            with suppress(LedgerUnavailable):
+                await self._ledger.hand_back(request, self._attempt)
             raise
         crash_point("after_claim", tool=request.tool)
         return claim
@@ -282,13 +290,14 @@ class _GuardedCall:
         except (Exception, SystemExit) as err:
             reason = scrub(f"{type(err).__name__}: {error_text(err)}", limit=1_000)
             return await self._park(claim, reason)
-        crash_point("before_record", tool=claim.tool)
-        stands = await self._record(claim, self._guarded.encode(value))
-        crash_point("after_record", tool=claim.tool)
-        return stands
+        return await self._record(claim, self._guarded.encode(value))
 
     async def _record(self, claim: Dispatched, outcome: Outcome) -> Outcome:
+        crash_point("before_record", tool=claim.tool)
         stands = await persist(lambda: self._ledger.record(claim, outcome))
+        crash_point("after_record", tool=claim.tool)
+        if claim.taken_over:
+            _count("commitline_takeovers", claim.tool)
         self._log.info(
             "ledger.action_recorded",
             action_key=claim.key,
@@ -299,9 +308,12 @@ class _GuardedCall:
         return stands
 
     async def _park(self, claim: Dispatched, reason: str, *, over: bool = True) -> Outcome | Action:
+        crash_point("before_record", tool=claim.tool)
         action = await persist(lambda: self._ledger.park(claim, reason, over=over))
+        crash_point("after_record", tool=claim.tool)
         if action.recorded is not None:
             return action.recorded
+        _count("commitline_parks", claim.tool)
         self._log.warning("ledger.action_parked", action_key=claim.key, reason=reason)
         return action
 
@@ -311,6 +323,7 @@ class _GuardedCall:
         return self._guarded.reply_unknown(ended)
 
     def _tell_done(self, action: Action) -> Any:
+        _count("commitline_replays", action.tool)
         self._log.info(
             "ledger.action_replayed", action_key=action.key, duplicate_of=action.duplicate_of
         )
@@ -323,14 +336,15 @@ class _GuardedCall:
         )
         return self._guarded.reply_unknown(action)
 
-    def _wait_for(self, holder: str) -> None:
-        tries = activity.info().attempt
-        delay = _BUSY_SECONDS[min(tries, len(_BUSY_SECONDS)) - 1]
-        raise ApplicationError(
-            f"{holder} is at work on the same business fact",
-            type="Busy",
-            next_retry_delay=timedelta(seconds=delay),
-        )
+    async def _wait_for(self, holder: str) -> None:
+        """Wait a while for another action that is at work on the same business fact.
+
+        Within the attempt: nothing was tried, so none of the caller's attempts is used up.
+        """
+        delay = _BUSY_SECONDS[min(self._waited, len(_BUSY_SECONDS) - 1)]
+        self._waited += 1
+        self._log.info("ledger.key_busy", holder=holder)
+        await asyncio.sleep(delay)
 
     def _context(self, key: Any, idempotency_key: str, *, taken_over: bool) -> ToolContext:
         return ToolContext(
@@ -374,6 +388,12 @@ async def persist(ask: Callable[[], Awaitable[T]]) -> T:
         except LedgerUnavailable as err:
             log.warning("ledger.unavailable", reason=err.message)
             await asyncio.sleep(_UNAVAILABLE_SECONDS)
+
+
+def _count(name: str, tool: str) -> None:
+    """Count an event in the SDK's metrics, which go wherever the worker's runtime sends them."""
+    meter = activity.metric_meter().with_additional_attributes({"tool": tool})
+    meter.create_counter(name).add(1)
 
 
 def _told_to_stop() -> bool:

@@ -15,17 +15,19 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from ..canonical import scrub
+from ..canonical import parse, scrub
 from ..crash import crash_point
 from ..errors import (
     ConfigurationError,
     LedgerError,
     ModelRejected,
     ModelUnavailable,
+    UnrepresentableValue,
 )
 from ..identity import RunKey
 from ..ledger import ActionLedger
-from .agent import AgentSpec, App
+from ..ledger.codec import error_text
+from .agent import Agent, AgentSpec, App
 from .conversation import Completion, Message
 from .guard import as_failure, persist
 from .heartbeat import beating
@@ -37,6 +39,9 @@ log = structlog.get_logger("commitline")
 OPEN_RUN: Final = "commitline.open_run"
 CALL_MODEL: Final = "commitline.call_model"
 CLOSE_RUN: Final = "commitline.close_run"
+
+_AGENT_TRIES: Final = 10
+"""How often, a second apart, a worker is looked for that serves the run's agent."""
 
 MAX_COMPLETION: Final = 1024 * 1024
 """Characters of a completion as JSON. Temporal refuses a payload over 2 MiB."""
@@ -87,7 +92,7 @@ class RunActivities:
         request = unpack(OpenRun, raw)
         info = activity.info()
         try:
-            agent = self._app.agent(request.agent)
+            agent = self._agent(request.agent)
             await persist(
                 lambda: self._ledger.open_run(
                     run_key=request.run_key,
@@ -121,6 +126,22 @@ class RunActivities:
         except LedgerError as err:
             raise as_failure(err) from err
 
+    def _agent(self, name: str) -> Agent:
+        """Return an agent; if this worker has none of that name, let others try for a while.
+
+        During a deploy, or with two apps on one task queue, another worker may have it.
+        """
+        try:
+            return self._app.agent(name)
+        except ConfigurationError as err:
+            log.warning("run.agent_not_served", agent=name)
+            raise ApplicationError(
+                scrub(f"{err.message}; give each app a task queue of its own [{err.code}]"),
+                type=type(err).__name__,
+                non_retryable=activity.info().attempt >= _AGENT_TRIES,
+                next_retry_delay=timedelta(seconds=1),
+            ) from err
+
     async def _completion(self, request: CallModel) -> Completion:
         at = (request.run_key, request.step)
         recorded = None
@@ -131,7 +152,7 @@ class RunActivities:
             return from_plain(Completion, recorded)
         completion = examine(await self._ask(request))
         crash_point("after_completion")
-        text = to_text(completion)
+        text = _as_text(completion)
         if len(text) > MAX_COMPLETION:
             raise ModelRejected(f"the completion has {len(text)} characters, over {MAX_COMPLETION}")
         stands = await persist(lambda: self._ledger.record_completion(*at, text))
@@ -148,6 +169,7 @@ class RunActivities:
 
     async def _ask(self, request: CallModel) -> Completion:
         spec = request.spec
+        self._agent(spec.name)
         model = self._app.model(agent=spec.name, name=spec.model)
         try:
             return await model.complete(
@@ -160,6 +182,23 @@ class RunActivities:
             )
         except ModelUnavailable as err:
             raise _model_failure(err, limit=spec.model_tries) from err
+        except (ConfigurationError, ModelRejected):
+            raise
+        except Exception as err:
+            # A fault of the model's own code, which Temporal would pay for again and again.
+            raise ModelRejected(
+                f"{spec.model} raised {type(err).__name__}: {error_text(err)[:500]}"
+            ) from err
+
+
+def _as_text(completion: Completion) -> str:
+    """Write a completion, sure that it can be read again: a row that cannot wedges the run."""
+    try:
+        text = to_text(completion)
+        parse(text)
+    except (UnrepresentableValue, TypeError, ValueError, RecursionError) as err:
+        raise ModelRejected(f"the completion has no JSON form: {error_text(err)[:500]}") from err
+    return text
 
 
 def _asked_for_the_first_time(run_key: RunKey) -> bool:

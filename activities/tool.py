@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import string
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
-from ..canonical import Json, canonical, digest, dumps, parse
+from ..canonical import Json, digest, dumps, parse
 from ..errors import DefinitionError, InvalidArguments, UnrepresentableValue
 from ..identity import ActionKey, KeyTemplate, Position, RunKey
 from ..ledger.actions import Effect
@@ -78,7 +79,7 @@ class Tool:
             InvalidArguments: They do not fit the signature, or have no JSON form.
         """
         try:
-            return canonical(self._validate(dumps(requested)).model_dump(mode="json"))
+            return dumps(self._validate(dumps(requested)).model_dump(mode="json"))
         except UnrepresentableValue as err:
             raise InvalidArguments(f"{self.name}: {err.message}") from err
 
@@ -151,9 +152,10 @@ def tool(
 
     def decorate(function: Callable[..., Any]) -> Tool:
         named = name or function.__name__
-        if effect is None:
+        if effect not in list(Effect):
+            what = "declares no effect" if effect is None else f"has an unknown effect {effect!r}"
             raise DefinitionError(
-                f"the tool {named!r} declares no effect; choose one: "
+                f"the tool {named!r} {what}; choose one: "
                 + ", ".join(f"Effect.{member.name}" for member in Effect)
             )
         arguments, context_parameter = _arguments_of(function, named)
@@ -163,7 +165,7 @@ def tool(
             fn=function,
             name=named,
             description=inspect.getdoc(function) or named,
-            effect=effect,
+            effect=Effect(effect),
             key_template=template,
             key_ttl=key_ttl,
             lookup=lookup,
@@ -198,11 +200,20 @@ def _check(made: Tool, parameters: frozenset[str]) -> None:
     if made.key_ttl is not None and made.key_ttl <= timedelta():
         refuse("has a key_ttl that is not positive")
     for what, names in (
+        ("summary", _named_in(made.summary)),
         ("idempotency_key", made.key_template.fields if made.key_template else frozenset()),
         ("same", made.same or frozenset()),
     ):
         if unknown := sorted(names - parameters):
             refuse(f"has no parameter {', '.join(unknown)}, which its {what} names")
+
+
+def _named_in(template: str | None) -> frozenset[str]:
+    try:
+        parts = list(string.Formatter().parse(template or ""))
+    except ValueError as err:
+        raise DefinitionError(f"the summary {template!r} is not a template: {err}") from err
+    return frozenset(name for _, name, _, _ in parts if name is not None)
 
 
 def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str | None]:
@@ -230,7 +241,9 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseMod
             ),
             **fields,
         )
-        model.model_json_schema()
+        if '"writeOnly"' in dumps(model.model_json_schema()):
+            # pydantic's SecretStr would be stored, and handed to the tool, as asterisks.
+            raise DefinitionError(f"the tool {name!r} has a secret parameter: not supported yet")
     except (PydanticUserError, TypeError) as err:
         raise DefinitionError(f"the tool {name!r} has a parameter without JSON: {err}") from err
     return model, context

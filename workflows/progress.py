@@ -69,18 +69,15 @@ class Progress:
 def summarise(tool: str, template: str | None, arguments: dict[str, Any]) -> str:
     """Say in a line what a call does: by the tool's own words, or its name and arguments."""
     if template is not None:
-        try:
-            parts = string.Formatter().parse(template)
-            return scrub(
-                "".join(
-                    text + (_value(arguments.get(name)) if name else "") for text, name, *_ in parts
-                ),
-                limit=150,
-            )
-        except ValueError:
-            pass  # not a template: its name and arguments say it too
+        parts = string.Formatter().parse(template)
+        words = (text + (_argument(arguments, name) if name else "") for text, name, *_ in parts)
+        return scrub("".join(words), limit=150)
     told = " ".join(f"{name}={_value(value)}" for name, value in arguments.items())
     return scrub(f"{tool} {told}".strip(), limit=150)
+
+
+def _argument(arguments: dict[str, Any], name: str) -> str:
+    return _value(arguments[name]) if name in arguments else "(default)"
 
 
 def _value(value: Any) -> str:

@@ -80,7 +80,7 @@ def test_a_summary_is_the_tools_own_words_with_the_arguments_in_them() -> None:
         "charge_card", "Charge {amount_cents} cents for {order_id}", {"amount_cents": 4900}
     )
 
-    assert summary == "Charge 4900 cents for None"
+    assert summary == "Charge 4900 cents for (default)"
 
 
 def test_a_tool_without_words_of_its_own_is_summed_up_by_name_and_arguments() -> None:
@@ -88,10 +88,6 @@ def test_a_tool_without_words_of_its_own_is_summed_up_by_name_and_arguments() ->
         "look order_id=4821 deep=[1]"
     )
     assert summarise("look", None, {}) == "look"
-
-
-def test_a_template_that_is_none_falls_back_to_name_and_arguments() -> None:
-    assert summarise("look", "Look {at", {"order_id": "4821"}) == "look order_id=4821"
 
 
 def test_a_summary_is_printable_and_short_whatever_the_model_wrote() -> None:

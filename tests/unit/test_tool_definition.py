@@ -11,7 +11,7 @@ from itertools import count
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, SecretStr
 
 from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
 from commitline.canonical import parse
@@ -335,3 +335,28 @@ def test_a_wrapped_function_keeps_name_and_signature() -> None:
 
     assert look.name == "look"
     assert list(look.definition.parameters["properties"]) == ["order_id"]
+
+
+@pytest.mark.parametrize(
+    ("summary", "why"),
+    [("Charge {nope}", "has no parameter nope, which its summary names"), ("Charge {", "template")],
+)
+def test_a_summary_that_cannot_be_filled_in_is_refused(summary: str, why: str) -> None:
+    with pytest.raises(DefinitionError, match=why):
+
+        @tool(effect=Effect.READ, summary=summary)
+        async def look(order_id: str) -> str:
+            return order_id
+
+
+def test_an_effect_that_is_none_of_the_four_is_refused_and_they_are_listed() -> None:
+    with pytest.raises(DefinitionError, match=r"unknown effect 'idempotnet'; .*Effect\.LOOKUP"):
+        tool(effect="idempotnet")(lambda: None)  # type: ignore[arg-type]
+
+
+def test_a_secret_parameter_is_refused_and_not_stored_as_asterisks() -> None:
+    with pytest.raises(DefinitionError, match="has a secret parameter"):
+
+        @tool(effect=Effect.READ)
+        async def look(token: SecretStr) -> str:
+            return token.get_secret_value()
