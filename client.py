@@ -38,7 +38,7 @@ from . import errors
 from .activities.wire import pack, unpack
 from .canonical import scrub
 from .config import Settings, connect_temporal
-from .errors import CommitlineError, RunFailed, RunInputConflict, RunNotFound
+from .errors import CommitlineError, ConfigurationError, RunFailed, RunInputConflict, RunNotFound
 from .identity import RunKey, check_workflow_id, run_key
 from .ledger import Action, ActionLedger, ledger_pool
 from .ledger.pool import Pool
@@ -91,7 +91,7 @@ class RunHandle:
         except WorkflowFailureError as err:
             raise _ended_badly(self.id, err.cause) from err
         except RPCError as err:
-            raise _not_found(self.id, err) from err
+            raise _refused(self.id, err) from err
 
     async def status(self) -> RunStatus:
         """Return where the run is. Safe to repeat.
@@ -99,7 +99,7 @@ class RunHandle:
         Raises:
             RunNotFound: No run has this id.
         """
-        described = await self._describe()
+        described = await self.describe()
         return RunStatus(
             id=self.id,
             run_key=_run_key_of(described),
@@ -114,15 +114,20 @@ class RunHandle:
             RunNotFound: No run has this id.
             ConfigurationError: No database is configured.
         """
-        described = await self._describe()
+        described = await self.describe()
         ledger = await self._client.ledger()
         return await ledger.list(_run_key_of(described))
 
-    async def _describe(self) -> WorkflowExecutionDescription:
+    async def describe(self) -> WorkflowExecutionDescription:
+        """Return what Temporal knows of the run now. Safe to repeat; it only reads.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
         try:
             return await self._workflow.describe()
         except RPCError as err:
-            raise _not_found(self.id, err) from err
+            raise _refused(self.id, err) from err
 
     async def _progress(self) -> Progress | None:
         # A query needs a worker: without one it would wait for its time-out.
@@ -192,11 +197,13 @@ class AgentClient:
         Raises:
             InvalidRunId: The id cannot be a run's.
             RunInputConflict: A run with this id was started with other input.
+            RunFailed: Temporal refuses it (a prompt over its payload limit).
+            ConfigurationError: No server answers, or the namespace is missing.
         """
         given = RunInput(agent=agent, prompt=prompt)
         check_workflow_id(id)
         try:
-            workflow = await self.temporal.start_workflow(
+            await self.temporal.start_workflow(
                 AGENT_RUN,
                 pack(given),
                 id=id,
@@ -210,11 +217,14 @@ class AgentClient:
                 static_summary=scrub(f"{agent}: {prompt}", limit=150),
             )
         except WorkflowAlreadyStartedError:
-            workflow = self._workflow(id)
-        described = await workflow.describe()
+            pass  # it has ended: whether it was this very run is seen below
+        except RPCError as err:
+            raise _refused(id, err) from err
+        handle = RunHandle(self, self._workflow(id))
+        described = await handle.describe()
         if await described.memo_value(MEMO_INPUT, None, type_hint=str) != given.digest:
             raise RunInputConflict(f"the run {id!r} exists and was started with other input")
-        return RunHandle(self, self._workflow(id))
+        return handle
 
     def run(self, id: str) -> RunHandle:
         """Return the handle of a run by its workflow id, without asking whether it exists."""
@@ -245,10 +255,14 @@ def _state(status: WorkflowExecutionStatus | None) -> RunState:
     return "running" if status is None else status.name.lower()  # type: ignore[return-value]
 
 
-def _not_found(id: str, error: RPCError) -> Exception:
-    if error.status is RPCStatusCode.NOT_FOUND:
+def _refused(id: str, error: RPCError) -> CommitlineError:
+    """Return what a failed call to the Temporal server means for a run."""
+    if error.status is RPCStatusCode.NOT_FOUND and "namespace" not in error.message.lower():
         return RunNotFound(f"no run has the id {id!r}")
-    return error
+    text = scrub(error.message, limit=300)
+    if error.status is RPCStatusCode.INVALID_ARGUMENT:
+        return RunFailed(f"Temporal refused the run {id!r}: {text}")
+    return ConfigurationError(f"Temporal did not answer for the run {id!r}: {text}")
 
 
 def _ended_badly(id: str, cause: BaseException) -> CommitlineError:

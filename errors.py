@@ -186,10 +186,9 @@ class InvalidIdempotencyKey(ActionError):
 class ToolRefused(ActionError):
     """Raised by a tool to say: declined or invalid, and *nothing has happened*.
 
-    Raise it only when that is certain, of earlier attempts too: with ``ctx.taken_over`` one may
-    have called before, so a check of your own ("already charged") is no refusal then. A
-    provider's answer to the same key is: it answers for the first request. It is recorded as
-    an error without effect, so a later action may use the same domain key again.
+    Raise it only when that is certain. It is recorded as an error without effect, so a later
+    action may use the same domain key again. After an earlier attempt was lost it proves
+    nothing about that one, and the action stays unknown.
     """
 
     code = "CL303"

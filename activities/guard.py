@@ -44,6 +44,7 @@ from ..errors import (
     RunNotRunning,
     ToolRefused,
 )
+from ..identity import action_key
 from ..ledger import (
     Action,
     ActionLedger,
@@ -196,14 +197,10 @@ class _GuardedCall:
         )
 
     async def run(self, args: Sequence[Any]) -> Any:
-        try:
-            request = self._guarded.prepare(args, self._origin)
-        except Exception as err:
-            # Nothing has been written or called, so whatever it is, it is safe to say no: a
-            # validator of the application may raise anything, and would raise it again.
-            refusal = err if isinstance(err, ActionError) else _unfit(err)
-            self._log.info("tool.call_refused", code=refusal.code)
-            return self._guarded.reply_refused(refusal, "")
+        request = await self._prepare(args)
+        if isinstance(request, ActionError):
+            self._log.info("tool.call_refused", code=request.code)
+            return self._guarded.reply_refused(request, "")
         if self._guarded.effect is Effect.READ:
             return await self._read(request)
         while True:
@@ -225,12 +222,46 @@ class _GuardedCall:
                         return self._tell(claim.key, ended)
                     # That was another action's row; now claim again and get its receipt.
 
+    async def _prepare(self, args: Sequence[Any]) -> ActionRequest | ActionError:
+        try:
+            return self._guarded.prepare(args, self._origin)
+        except Exception as err:
+            # Whatever it is: a validator of the application may raise anything, again and again.
+            refusal = err if isinstance(err, ActionError) else _unfit(err)
+            return await self._begun_before() or refusal
+
+    async def _begun_before(self) -> ActionRequest | None:
+        """Return the request that stands at this position, if an earlier attempt wrote one.
+
+        Arguments that were good once may be refused later (a date that must lie ahead, a
+        stricter validator): what the row says counts then, and "not run" would be a lie.
+        """
+        if self._guarded.effect is Effect.READ:
+            return None
+        key = action_key(self._origin.run_key, self._origin.position)
+        found = await persist(lambda: self._ledger.get(key))
+        if found is None or (found.status == "pending" and found.dispatched_at is None):
+            return None
+        return ActionRequest(
+            run_key=self._origin.run_key,
+            position=self._origin.position,
+            tool=self._guarded.name,
+            args=found.args,
+            effect=found.effect,
+            requested_digest=self._origin.requested_digest,
+            effective_digest=found.effective_digest,
+            domain_key=found.domain_key,
+            key_ttl=found.key_ttl,
+        )
+
     async def _read(self, request: ActionRequest) -> Any:
         """Call without the ledger: repeating a READ harms nobody."""
         try:
             context = self._context(request.key, f"read-{request.position}", taken_over=False)
             value = await self._in_context(context, request.args)
-        except (Exception, SystemExit, asyncio.CancelledError) as err:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as err:
             if isinstance(err, asyncio.CancelledError) and _told_to_stop():
                 raise
             return self._guarded.reply_raised(err)
@@ -277,6 +308,10 @@ class _GuardedCall:
             context = self._context(claim.key, claim.idempotency_key, taken_over=claim.taken_over)
             value = await self._in_context(context, claim.args)
         except ToolRefused as err:
+            if claim.taken_over:
+                # A refusal speaks for its own call, not for the lost one before it: a check of
+                # the tool's own ("already charged") refuses *because* that one went through.
+                return await self._park(claim, f"an earlier attempt was lost; now {_told(err)}")
             return await self._record(claim, encode_error(err, effect_possible=False))
         except asyncio.CancelledError:
             if not _told_to_stop():
@@ -287,9 +322,11 @@ class _GuardedCall:
                 await self._park(claim, reason, over=False)
             # Otherwise the worker goes: the next attempt finds the row and takes over.
             raise
-        except (Exception, SystemExit) as err:
-            reason = scrub(f"{type(err).__name__}: {error_text(err)}", limit=1_000)
-            return await self._park(claim, reason)
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as err:
+            # SystemExit too, and whatever else a library derives from BaseException.
+            return await self._park(claim, _told(err))
         return await self._record(claim, self._guarded.encode(value))
 
     async def _record(self, claim: Dispatched, outcome: Outcome) -> Outcome:
@@ -362,6 +399,10 @@ class _GuardedCall:
             return await self._invoke(self._guarded.stored_args(args))
         finally:
             current_call.reset(token)
+
+
+def _told(error: BaseException) -> str:
+    return scrub(f"{type(error).__name__}: {error_text(error)}", limit=1_000)
 
 
 def _unfit(error: Exception) -> InvalidArguments:

@@ -18,6 +18,10 @@ MAX_ARGUMENTS: Final = 256 * 1024
 """Bytes of one call's arguments as ASCII JSON. Temporal wedges a workflow task at 2 MiB."""
 
 
+MAX_CALLS: Final = 500
+"""Calls of one message. Over 2,000 pending activities wedge a workflow task for ever."""
+
+
 @dataclass(frozen=True)
 class ModelRequest:
     """Everything that a completion depends on."""
@@ -58,13 +62,19 @@ def examine(completion: Completion) -> Completion:
     """
     cut_off = completion.finish_reason == "length"
     return replace(
-        completion, calls=[_examine_call(call, cut_off=cut_off) for call in completion.calls]
+        completion,
+        calls=[
+            _examine_call(call, cut_off=cut_off, excess=index >= MAX_CALLS)
+            for index, call in enumerate(completion.calls)
+        ],
     )
 
 
-def _examine_call(call: ToolCall, *, cut_off: bool) -> ToolCall:
+def _examine_call(call: ToolCall, *, cut_off: bool, excess: bool) -> ToolCall:
     problem: str | None = None
-    if cut_off:
+    if excess:
+        problem = f"a message may hold {MAX_CALLS} calls at most"
+    elif cut_off:
         problem = "the message was cut off at the model's output limit, so none of it was run"
     else:
         try:

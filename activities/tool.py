@@ -79,9 +79,13 @@ class Tool:
             InvalidArguments: They do not fit the signature, or have no JSON form.
         """
         try:
-            return dumps(self._validate(dumps(requested)).model_dump(mode="json"))
+            given = self._validate(dumps(requested))
+            text = dumps(given.model_dump(mode="json"))
         except UnrepresentableValue as err:
             raise InvalidArguments(f"{self.name}: {err.message}") from err
+        if self._validate(text) != given:
+            raise InvalidArguments(f"{self.name}: an argument does not survive being stored")
+        return text
 
     def domain_key(self, effective: str) -> str | None:
         """Return the domain key for effective arguments, if the tool declares one."""

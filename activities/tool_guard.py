@@ -96,9 +96,17 @@ def tool_activity(tool: Tool, threads: Executor) -> Callable[[RawValue], Any]:
             return await tool.fn(**bound)
         context = contextvars.copy_context()
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, lambda: context.run(tool.fn, **bound))
+        return await loop.run_in_executor(threads, lambda: context.run(_call, tool, bound))
 
     return run
+
+
+def _call(tool: Tool, bound: dict[str, Any]) -> Any:
+    try:
+        return tool.fn(**bound)
+    except StopIteration as err:
+        # No future can hold one (the attempt would hang), and no coroutine can raise one.
+        raise RuntimeError(f"{tool.name} raised StopIteration") from err
 
 
 def _pack(reply: Reply) -> RawValue:

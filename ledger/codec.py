@@ -64,8 +64,8 @@ def error_text(error: BaseException) -> str:
 def _encode(value: Any, adapter: TypeAdapter[Any] | None) -> str:
     try:
         plain = dumps(value)
-    except UnrepresentableValue:
-        plain = None
+    except Exception:
+        plain = None  # not plain data; a subclass of dict may raise anything on the way
     if adapter is None and plain is not None:
         # Plain data goes as it is: pydantic would refuse a lone surrogate, which JSON holds.
         return plain

@@ -151,18 +151,20 @@ class _Server(ThreadingHTTPServer):
         """Say nothing: clients are killed in the middle of a request; that is what it is for."""
 
 
-def serve(port: int = 0) -> ThreadingHTTPServer:
-    """Return a server on loopback, bound and not yet serving; port 0 picks a free one."""
+def serve(port: int = 0, *, host: str = "127.0.0.1") -> ThreadingHTTPServer:
+    """Return a server, bound and not yet serving; port 0 picks a free one."""
     handler = type("Handler", (_Handler,), {"world": World()})
-    return _Server(("127.0.0.1", port), handler)
+    return _Server((host, port), handler)
 
 
 def main() -> None:
     """Serve until killed; the first line printed is the address."""
     parser = argparse.ArgumentParser(description="A fake provider that counts.")
     parser.add_argument("--port", type=int, default=0)
-    server = serve(parser.parse_args().port)
-    print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)  # noqa: T201
+    parser.add_argument("--host", default="127.0.0.1", help="what it listens on")
+    given = parser.parse_args()
+    server = serve(given.port, host=given.host)
+    print(f"http://{given.host}:{server.server_address[1]}", flush=True)  # noqa: T201
     server.serve_forever()
 
 

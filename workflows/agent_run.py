@@ -40,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
         OpenRun,
     )
     from ..activities.wire import pack, pack_text, to_text, unpack
-    from ..canonical import digest, parse, scrub
+    from ..canonical import digest, dumps, parse, scrub
     from ..errors import (
         ConversationTooLarge,
         MaxStepsExceeded,
@@ -215,12 +215,13 @@ class AgentRun:
 
     async def _run_tool(self, spec: AgentSpec, tool: ToolSpec, at: str, call: ToolCall) -> Reply:
         name = tool.definition.name
-        summary = summarise(name, tool.summary, parse(call.arguments))
+        arguments = parse(call.arguments)
+        summary = summarise(name, tool.summary, arguments)
         shown = self._progress.begin(at, summary)
         self._show(self._progress.state)
         answer = await workflow.execute_activity(
             name,
-            pack_text(call.arguments),
+            pack_text(dumps(arguments)),
             result_type=RawValue,
             activity_id=at,
             start_to_close_timeout=_ATTEMPT,

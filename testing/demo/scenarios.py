@@ -32,6 +32,9 @@ class Scenario:
     crash_at: str
     guarded: bool = True
     """False: the same tools as plain Temporal activities, by `baseline`."""
+    requests: int | None = None
+    """How many charge requests the provider must see: a second one only where the worker died
+    between sending and recording. None where the kill of another call leaves it open."""
 
     @property
     def where(self) -> str:
@@ -40,8 +43,13 @@ class Scenario:
         return f"at {tool}, {_WHERE[point]}" if tool else _WHERE[point]
 
 
+_SENT_AGAIN: Final = ("after_effect", "before_record")
+
+
 def _guarded(crash_at: str) -> Scenario:
-    return Scenario(crash_at, crash_at)
+    point, _, tool = crash_at.partition("@")
+    requests = None if tool == "send_receipt" else 2 if point in _SENT_AGAIN else 1
+    return Scenario(crash_at, crash_at, requests=requests)
 
 
 SCENARIOS: Final[tuple[Scenario, ...]] = (
@@ -79,6 +87,9 @@ def faults(scenario: Scenario, world: World) -> list[str]:
         f"{world.charges} charges": world.charges == 1,
         f"{world.mails} mails": world.mails <= 1,
         f"rows per call: {dict(per_tool)}": per_tool == {"charge_card": 1, "send_receipt": 1},
+        f"{len(world.charge_requests)} charge requests": (
+            scenario.requests in (None, len(world.charge_requests))
+        ),
         "charge requests with different keys or bodies": len(set(world.charge_requests)) <= 1,
         f"charge_card is {states.get('charge_card')}": states.get("charge_card") == "ok",
         f"send_receipt is {states.get('send_receipt')} with {world.mails} mails": (

@@ -22,6 +22,7 @@ def test_the_services_are_the_ones_that_the_docs_name() -> None:
     assert sorted(SERVICES) == [
         "migrate",
         "postgres",
+        "provider",
         "temporal",
         "temporal-namespace",
         "temporal-schema",

@@ -359,7 +359,7 @@ async def test_a_refusal_is_final_and_frees_the_key(plain: Bench) -> None:
     assert [(a.state, a.effect_possible) for a in actions] == [("error", False)]
 
 
-async def test_the_row_of_a_dead_workflow_is_settled_first_and_its_refusal_is_not_ours(
+async def test_a_refusal_after_a_lost_attempt_proves_nothing_and_frees_no_key(
     bench: Bench,
 ) -> None:
     dead = ActionRequest(
@@ -379,14 +379,18 @@ async def test_the_row_of_a_dead_workflow_is_settled_first_and_its_refusal_is_no
             run_key=dead.run_key, workflow_id="dead", agent="", input_digest="", attempt_at=now
         )
         await ledger.claim(dead, Attempt(now, uuid4(), lease=timedelta()))
-        key = await one_call(bench, "capture", "4821")
+        failure = await failure_of(bench, "capture", "4821")
         actions = await ledger.list()
 
-    assert key == "order-4821-capture~2"
+    assert failure.type == "OutcomeUnknown"
     assert [(a.idempotency_key, a.state) for a in actions] == [
-        ("order-4821-capture", "error"),
-        ("order-4821-capture~2", "ok"),
+        ("order-4821-capture", "unknown"),
+        (None, "unknown"),
     ]
+    assert actions[0].parked_reason == (
+        "an earlier attempt was lost; now ToolRefused: order 4821 is not shipped yet"
+    )
+    assert CALLS["capture"] == 1
 
 
 async def test_a_call_that_broke_down_is_unknown_and_not_made_again(plain: Bench) -> None:
