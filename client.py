@@ -172,7 +172,7 @@ class AgentClient:
         await self.close()
 
     async def close(self) -> None:
-        """Give the ledger's connections back. Runs go on."""
+        """Give the ledger's connections back; runs go on. A second call does nothing."""
         if self._pool is not None:
             await self._pool.close()
             self._pool = None

@@ -88,7 +88,7 @@ class RunActivities:
 
     @activity.defn(name=OPEN_RUN)
     async def open_run(self, raw: RawValue) -> RawValue:
-        """Register the run and return its agent's spec, which the run keeps."""
+        """Register the run and return its agent's spec, which the run keeps. Safe to repeat."""
         request = unpack(OpenRun, raw)
         info = activity.info()
         try:
@@ -108,7 +108,10 @@ class RunActivities:
 
     @activity.defn(name=CALL_MODEL)
     async def call_model(self, raw: RawValue) -> RawValue:
-        """Return this turn's completion: the recorded one, or a new one, recorded first."""
+        """Return this turn's completion: the recorded one, or a new one, recorded first.
+
+        Safe to repeat: the first completion of a turn stands.
+        """
         request = unpack(CallModel, raw)
         async with beating():
             try:
@@ -118,7 +121,7 @@ class RunActivities:
 
     @activity.defn(name=CLOSE_RUN)
     async def close_run(self, raw: RawValue) -> None:
-        """Mark the run as ended: no older attempt claims anything any more."""
+        """Mark the run as ended: no older attempt claims any more. Safe to repeat."""
         request = unpack(CloseRun, raw)
         started = activity.info().started_time
         try:

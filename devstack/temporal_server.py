@@ -64,7 +64,7 @@ class TemporalServer:
         self._end_leftover()
         command = [binary, "server", "start-dev", *self._flags(port, metrics_port, ui_port)]
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(  #  - our own flags
+            self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -115,7 +115,7 @@ class TemporalServer:
         while time.monotonic() < deadline:
             if self._process is None or self._process.poll() is not None:
                 raise ConfigurationError(f"the Temporal server ended early: {self._log_tail()}")
-            answer = subprocess.run(  #  - our own flags
+            answer = subprocess.run(
                 probe, capture_output=True, check=False, env=_clean_environment()
             )
             if answer.returncode == 0:

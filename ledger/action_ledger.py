@@ -120,12 +120,12 @@ class ActionLedger:
         return Run(**row)
 
     async def get_run(self, run_key: RunKey) -> Run | None:
-        """Return one run."""
+        """Return one run, or None. Safe to repeat; it only reads."""
         row = await self._maybe("get_run", run_key=run_key)
         return None if row is None else Run(**row)
 
     async def list_runs(self, *, workflow_id: str | None = None, limit: int = 100) -> Sequence[Run]:
-        """Return the newest runs first, those of one workflow id if it is given."""
+        """Return the newest runs first, those of one workflow id if it is given; it only reads."""
         return [
             Run(**row) for row in await self._all("list_runs", workflow_id=workflow_id, limit=limit)
         ]
@@ -268,7 +268,7 @@ class ActionLedger:
         return row is not None
 
     async def get(self, key: ActionKey) -> Action | None:
-        """Return one action."""
+        """Return one action, or None. Safe to repeat; it only reads."""
         row = await self._maybe("get_action", key=key)
         return None if row is None else Action.from_row(row)
 
@@ -280,7 +280,10 @@ class ActionLedger:
         newest_first: bool = False,
         limit: int = 1000,
     ) -> Sequence[Action]:
-        """Return actions of one run, or of all: the first ``limit`` in the order asked for."""
+        """Return actions of one run, or of all: the first ``limit`` in the order asked for.
+
+        Safe to repeat; it only reads.
+        """
         rows = await self._all(
             "list_actions",
             run_key=run_key,
@@ -291,7 +294,7 @@ class ActionLedger:
         return [Action.from_row(row) for row in rows]
 
     async def get_completion(self, run_key: RunKey, step: int) -> Json | None:
-        """Return what the model answered at this turn, or None if nothing is recorded."""
+        """Return what the model answered at this turn, or None; it only reads."""
         row = await self._maybe("get_completion", run_key=run_key, step=step)
         return None if row is None else parse(row["completion"])
 

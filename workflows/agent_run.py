@@ -55,8 +55,9 @@ AGENT_RUN: Final = "AgentRun"
 
 _ATTEMPT: Final = timedelta(minutes=15)
 """Start-to-close of one attempt of a tool or a model request."""
-_LEDGER_ATTEMPT: Final = timedelta(minutes=1)
-"""The same for an activity that only talks to the ledger."""
+_LEDGER_ATTEMPT: Final = timedelta(seconds=15)
+"""The same for an activity that only talks to the ledger: it does not heartbeat, so this is how
+long a run waits for one whose worker died in it."""
 
 MAX_CONVERSATION: Final = 1_500_000
 """Characters of a model request. A payload over 2 MiB would wedge the workflow task for ever."""

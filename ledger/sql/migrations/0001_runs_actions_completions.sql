@@ -10,9 +10,10 @@ create table agent_runs (
     input_digest       text        not null,
     state              text        not null default 'running',
     epoch              integer     not null default 0,
-    -- By the engine's clock, as all times of attempts are: it orders a reopening execution
-    -- after the one that ended, which two machines' clocks could not.
+    -- By the engine's clock, as all times of attempts are.
     opened_attempt_at  timestamptz not null,
+    -- It orders an execution that goes on after the one that ended, which the clocks of two
+    -- machines could not.
     ended_attempt_at   timestamptz,
     created_at         timestamptz not null default now(),
     constraint agent_runs_pkey primary key (run_key),
@@ -103,8 +104,9 @@ create table agent_actions (
 with (fillfactor = 75);
 create index agent_actions_parked on agent_actions (parked_at) where parked_at is not null;
 
--- Who holds a business fact. generation is the last one given out, 0 for none. The row outlives the action: a key that was released keeps
--- counting, since the provider would answer an old key with an old answer.
+-- Who holds a business fact; generation is the last one given out, 0 for none. The row
+-- outlives the action: a key that was released keeps counting, since the provider would answer
+-- an old key with an old answer.
 -- held_by is no foreign key: retention may remove the action and must not release the key.
 create table agent_domain_keys (
     domain_key  text    not null,
