@@ -381,6 +381,9 @@ class _GuardedCall:
         delay = _BUSY_SECONDS[min(self._waited, len(_BUSY_SECONDS) - 1)]
         self._waited += 1
         self._log.info("ledger.key_busy", holder=holder)
+        if activity.is_worker_shutdown():
+            # Nothing has begun here: another worker may wait, and this one need not stay for it.
+            raise ApplicationError(f"{holder} is at work on the same business fact", type="Busy")
         await asyncio.sleep(delay)
 
     def _context(self, key: Any, idempotency_key: str, *, taken_over: bool) -> ToolContext:

@@ -40,7 +40,7 @@ OPEN_RUN: Final = "commitline.open_run"
 CALL_MODEL: Final = "commitline.call_model"
 CLOSE_RUN: Final = "commitline.close_run"
 
-_AGENT_TRIES: Final = 10
+_AGENT_TRIES: Final = 5
 """How often, a second apart, a worker is looked for that serves the run's agent."""
 
 MAX_COMPLETION: Final = 1024 * 1024

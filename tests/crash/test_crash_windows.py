@@ -55,7 +55,7 @@ def test_a_charge_has_one_row_that_says_what_was_sent(
     row = crashed[f"{point}@charge_card"].row("charge_card")
 
     assert (row.state, row.idempotency_key) == ("ok", "order-4821-charge")
-    assert row.args == '{"amount_cents":4900,"order_id":"4821"}'
+    assert row.args == '{"order_id":"4821","amount_cents":4900}'
     assert row.tries == (1 if point in ("before_claim", "after_record") else 2)
 
 

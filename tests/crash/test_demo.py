@@ -93,6 +93,8 @@ def test_nothing_is_left_after_ctrl_c_in_the_middle(temporary: Path) -> None:
         env={**os.environ, "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        # A test run in the background ignores Ctrl-C, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     deadline = time.monotonic() + 60
     while not any("commitline.worker" in line for line in processes_of(temporary)):

@@ -164,7 +164,7 @@ def test_a_tool_that_spoils_its_arguments_gets_them_whole_the_next_time(
     assert first_body == second_body == '{"order_id": "4821", "items": ["tea", "cup"]}'
     assert first_key == second_key
     assert after.effects == {"parcel:4821": 1}
-    assert after.row("ship").args == '{"items":["tea","cup"],"order_id":"4821"}'
+    assert after.row("ship").args == '{"order_id":"4821","items":["tea","cup"]}'
 
 
 def test_a_parameter_added_by_a_deploy_does_not_change_what_was_begun(
@@ -174,7 +174,7 @@ def test_a_parameter_added_by_a_deploy_does_not_change_what_was_begun(
 
     assert after.sent["charge"] == [CHARGE, CHARGE]
     assert after.effects == {"charge:4821": 1}
-    assert after.row("charge_card").args == '{"amount_cents":4900,"order_id":"4821"}'
+    assert after.row("charge_card").args == '{"order_id":"4821","amount_cents":4900}'
     assert after.told("charge_card").status == "ok"
 
 
@@ -185,7 +185,7 @@ def test_new_code_that_sends_another_body_under_the_old_key_is_refused_by_the_pr
 
     assert [key for key, _ in after.sent["charge"]] == ["order-4821-charge"] * 2
     assert after.effects == {"charge:4821": 1}
-    assert after.row("charge_card").args == '{"amount_cents":4900,"order_id":"4821"}'
+    assert after.row("charge_card").args == '{"order_id":"4821","amount_cents":4900}'
     assert after.told("charge_card").status == "unknown"
 
 

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
 from uuid import uuid4
@@ -347,7 +348,9 @@ async def whole_life(ledger: ActionLedger, step: int) -> None:
     )
     await ledger.record_completion(RUN, step, "{}")
     await ledger.get_completion(RUN, step)
-    plain, keyed = action(f"{step}.0"), action(f"{step}.1", domain_key="order")
+    # Not equal to an earlier step's, which stays unknown and would hold it back.
+    plain = replace(action(f"{step}.0"), effective_digest=f"of step {step}")
+    keyed = action(f"{step}.1", domain_key="order")
     other = action(f"{step}.2", domain_key="order")
     await ledger.claim(plain, by := attempt(step))
     assert await ledger.hand_back(plain, by)
