@@ -126,6 +126,10 @@ class DevStack:
         """The database ``commitline``, empty when it is new; not migrated here."""
         return self._postgres.url(DATABASE)
 
+    def url_of(self, database: str) -> str:
+        """Return the URL of another database of this Postgres; it is not created."""
+        return self._postgres.url(database)
+
     def _port(self, name: str) -> int:
         if name not in self._ports:
             raise ConfigurationError("the stack is not running: start it first")

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -46,7 +45,7 @@ def database_template(devstack: DevStack) -> str:
     from ..ledger.migrate import migrate
 
     _run(devstack, sql.SQL("create database {}").format(sql.Identifier(TEMPLATE)))
-    url = _url_of(devstack, TEMPLATE)
+    url = devstack.url_of(TEMPLATE)
     with ThreadPoolExecutor(1) as thread:  # a loop of its own, out of the way of pytest-asyncio's
         thread.submit(lambda: asyncio.run(migrate(url))).result()
     return TEMPLATE
@@ -58,7 +57,7 @@ def database_url(devstack: DevStack, database_template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex}"
     names = {"name": sql.Identifier(name), "template": sql.Identifier(database_template)}
     _run(devstack, sql.SQL("create database {name} template {template}").format(**names))
-    yield _url_of(devstack, name)
+    yield devstack.url_of(name)
     devstack.start_postgres()  # the test may have stopped it
     _run(devstack, sql.SQL("drop database {name} with (force)").format(**names))
 
@@ -72,7 +71,3 @@ async def temporal_client(devstack: DevStack) -> Client:
 def _run(devstack: DevStack, statement: sql.Composed) -> None:
     with psycopg.connect(devstack.database_url, autocommit=True) as connection:
         connection.execute(statement)
-
-
-def _url_of(devstack: DevStack, database: str) -> str:
-    return urlsplit(devstack.database_url)._replace(path=f"/{database}").geturl()

@@ -18,7 +18,6 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import psycopg
 from psycopg import sql
@@ -300,7 +299,7 @@ async def _new_database(stack: DevStack, name: str) -> str:
         stack.database_url, autocommit=True
     ) as connection:
         await connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-    url = urlsplit(stack.database_url)._replace(path=f"/{name}").geturl()
+    url = stack.url_of(name)
     await migrate(url)
     return url
 
