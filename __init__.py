@@ -8,13 +8,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .activities import Agent, App, Model, ScriptedModel, Tool, ToolContext, tool
+    from .activities import (
+        NEVER_HAPPENED,
+        Agent,
+        App,
+        Model,
+        NeverHappened,
+        ScriptedModel,
+        Tool,
+        ToolContext,
+        tool,
+    )
     from .client import AgentClient, RunHandle, RunStatus
-    from .errors import CommitlineError, ToolRefused
+    from .errors import CommitlineError, NotAttempted, StillInProgress, ToolRefused
     from .ledger import Action, ActionLedger, Effect
     from .workflows import RunResult
 
 __all__ = [
+    "NEVER_HAPPENED",
     "Action",
     "ActionLedger",
     "Agent",
@@ -23,10 +34,13 @@ __all__ = [
     "CommitlineError",
     "Effect",
     "Model",
+    "NeverHappened",
+    "NotAttempted",
     "RunHandle",
     "RunResult",
     "RunStatus",
     "ScriptedModel",
+    "StillInProgress",
     "Tool",
     "ToolContext",
     "ToolRefused",
@@ -34,9 +48,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    ".activities": ("Agent", "App", "Model", "ScriptedModel", "Tool", "ToolContext", "tool"),
+    ".activities": (
+        "NEVER_HAPPENED",
+        "Agent",
+        "App",
+        "Model",
+        "NeverHappened",
+        "ScriptedModel",
+        "Tool",
+        "ToolContext",
+        "tool",
+    ),
     ".client": ("AgentClient", "RunHandle", "RunStatus"),
-    ".errors": ("CommitlineError", "ToolRefused"),
+    ".errors": ("CommitlineError", "NotAttempted", "StillInProgress", "ToolRefused"),
     ".ledger": ("Action", "ActionLedger", "Effect"),
     ".workflows": ("RunResult",),
 }

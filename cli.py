@@ -20,7 +20,7 @@ from .errors import CommitlineError
 from .process import leave
 
 if TYPE_CHECKING:
-    from .client import AgentClient
+    from .client import AgentClient, RunStatus
     from .ledger import Action, ActionLedger
     from .testing.demo import Result
 
@@ -197,11 +197,7 @@ def run(
                 return printing.data(shown | vars(result) | {"unknown": len(unknown)})
             printing.OUT.print(printing.text(result.output), soft_wrap=True)
             for one in unknown:
-                printing.ERR.print(
-                    f"Unknown whether it happened: {one.tool}. "
-                    f"See: commitline actions show {id}:{one.position}",
-                    soft_wrap=True,
-                )
+                printing.unknown(id, one)
             return None
 
     try:
@@ -209,6 +205,41 @@ def run(
     except KeyboardInterrupt:
         print(f"\nNot waiting any more; the run {id} goes on.", file=sys.stderr)
         raise typer.Exit(130) from None
+
+
+@app.command(rich_help_panel="Operate")
+def stop(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    reason: Annotated[str, typer.Option(help="Why, for people; kept with the run.")] = "",
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for its end.")
+    ] = 30,
+    json: AsJson = False,
+) -> None:
+    """Stop a run for good; waits until its tools have really ended.
+
+    It starts nothing any more, not even after a reset. What it did stands. Exits 1 while it is
+    still stopping: no worker is there to finish it, or a tool takes its time.
+    """
+    from . import printing
+
+    async def work() -> tuple[RunStatus, Sequence[Action]]:
+        async with await _connect() as client:
+            handle = client.run(run)
+            with printing.ERR.status(f"{run}: stopping"):
+                status = await handle.stop(reason=reason or f"by {_user()}", wait_seconds=wait)
+            return status, await handle.actions()
+
+    status, done = asyncio.run(work())
+    unknown = [one for one in done if one.state == "unknown"]
+    if json:
+        told = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
+        printing.data(told)
+    else:
+        print(f"{run}: {status.state}")
+        for one in unknown:
+            printing.unknown(run, one)
+    raise typer.Exit(int(status.state == "stopping"))
 
 
 @app.command(rich_help_panel="Operate")

@@ -8,7 +8,7 @@ async with await AgentClient.connect() as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
@@ -35,6 +35,7 @@ from temporalio.exceptions import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from . import errors
+from .activities.limits import UNSET, RunLimits
 from .activities.wire import pack, unpack
 from .canonical import scrub
 from .config import Settings, connect_temporal
@@ -50,8 +51,18 @@ MEMO_INPUT: Final = "commitline_input"
 _TASK_TIMEOUT: Final = timedelta(seconds=5)
 """How long a run waits for a worker that died *inside* a workflow task; 10 s by default."""
 
+STOP_SECONDS: Final = 30.0
+"""How long `RunHandle.stop` waits for a run's end by default."""
+
 RunState = Literal[
-    "running", "completed", "failed", "canceled", "terminated", "timed_out", "continued_as_new"
+    "running",
+    "stopping",
+    "completed",
+    "failed",
+    "canceled",
+    "terminated",
+    "timed_out",
+    "continued_as_new",
 ]
 
 
@@ -62,6 +73,7 @@ class RunStatus:
     id: str
     run_key: RunKey
     state: RunState
+    """``stopping``: its stop or cancellation is under way, or no worker is there to finish it."""
     progress: Progress | None
     """Where it is; None while no worker is there to say."""
 
@@ -93,6 +105,55 @@ class RunHandle:
         except RPCError as err:
             raise _refused(self.id, err) from err
 
+    async def stop(self, *, reason: str = "", wait_seconds: float = STOP_SECONDS) -> RunStatus:
+        """Stop the run for good, and wait until its tools have really ended.
+
+        First the stop is committed in the ledger: from then on none of the run's actions is
+        claimed, anywhere, by any attempt, and no reset and no retry opens the run again. Then
+        the workflow is cancelled, which cancels the tools at work. What they did stands; what
+        is not known of them stays visible as unknown. Safe to repeat.
+
+        Args:
+            reason: For people; kept with the run.
+            wait_seconds: How long to wait for the end. Where no worker is alive to finish, the
+                state is ``stopping`` then.
+
+        Returns:
+            The true final state: ``canceled``, or how it ended just before.
+
+        Raises:
+            RunNotFound: No run has this id.
+            LedgerUnavailable: Nothing has been stopped; stop it again.
+            ConfigurationError: No database is configured.
+        """
+        described = await self.describe()
+        if described.status is not WorkflowExecutionStatus.RUNNING:
+            return await self.status()
+        ledger = await self._client.ledger()
+        await ledger.stop_run(
+            _run_key_of(described),
+            workflow_id=self.id,
+            agent="",
+            reason=reason or "no reason given",
+            attempt_at=described.start_time,
+        )
+        try:
+            await self._workflow.cancel(reason=scrub(reason, limit=1_000))
+        except RPCError as err:
+            if err.status is not RPCStatusCode.NOT_FOUND:  # it has just ended
+                raise _refused(self.id, err) from err
+        await self._ended_within(wait_seconds)
+        return await self.status()
+
+    async def _ended_within(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._workflow.result()
+        except (TimeoutError, WorkflowFailureError):
+            pass  # how it ended, or that it has not, is seen by who asks next
+        except RPCError as err:
+            raise _refused(self.id, err) from err
+
     async def status(self) -> RunStatus:
         """Return where the run is. Safe to repeat.
 
@@ -103,7 +164,7 @@ class RunHandle:
         return RunStatus(
             id=self.id,
             run_key=_run_key_of(described),
-            state=_state(described.status),
+            state=_state(described),
             progress=await self._progress(),
         )
 
@@ -184,6 +245,11 @@ class AgentClient:
         *,
         id: str,
         retry_policy: RetryPolicy | None = None,
+        tool_timeout: Any = UNSET,
+        node_timeout: Any = UNSET,
+        model_timeout: Any = UNSET,
+        run_deadline: Any = UNSET,
+        tool_timeouts: Mapping[str, Any] | None = None,
     ) -> RunHandle:
         """Start a run, or join the one that has this id and the same input. Safe to repeat.
 
@@ -193,6 +259,12 @@ class AgentClient:
             id: The workflow id: choose it from your domain, so that a lost reply can be
                 answered by starting again.
             retry_policy: Of the workflow. A retry is the same run: what was done stays done.
+            tool_timeout: Seconds, or a ``timedelta``, for one attempt of a tool that sets none
+                itself; None, zero and less are no limit, here and below. By default the agent's.
+            node_timeout: For a model request or a tool call, each with its retries.
+            model_timeout: For one model request.
+            run_deadline: For the whole run, its retries and resets included.
+            tool_timeouts: ``tool_timeout`` by tool; wins over everything.
 
         Raises:
             InvalidRunId: The id cannot be a run's.
@@ -200,7 +272,14 @@ class AgentClient:
             RunFailed: Temporal refuses it (a prompt over its payload limit).
             ConfigurationError: No server answers, or the namespace is missing.
         """
-        given = RunInput(agent=agent, prompt=prompt)
+        limits = RunLimits(
+            tool_timeout=tool_timeout,
+            node_timeout=node_timeout,
+            model_timeout=model_timeout,
+            run_deadline=run_deadline,
+            tool_timeouts=tool_timeouts or {},
+        )
+        given = RunInput(agent=agent, prompt=prompt, limits=RunLimits(**limits.given))
         check_workflow_id(id)
         try:
             await self.temporal.start_workflow(
@@ -251,8 +330,11 @@ def _run_key_of(described: WorkflowExecutionDescription) -> RunKey:
     return run_key(described.id, first or described.run_id)
 
 
-def _state(status: WorkflowExecutionStatus | None) -> RunState:
-    return "running" if status is None else status.name.lower()  # type: ignore[return-value]
+def _state(described: WorkflowExecutionDescription) -> RunState:
+    if described.status is None or described.status is WorkflowExecutionStatus.RUNNING:
+        asked = described.raw_description.workflow_extended_info.cancel_requested
+        return "stopping" if asked else "running"
+    return described.status.name.lower()  # type: ignore[return-value]
 
 
 def _refused(id: str, error: RPCError) -> CommitlineError:

@@ -18,6 +18,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
 from .errors import ConfigurationError
 
@@ -74,6 +75,8 @@ class Settings(BaseModel):
     grace_seconds: float = Field(default=30.0, gt=0)
     """How long a worker that is told to go may finish what it has begun."""
     max_concurrent_activities: int = Field(default=100, ge=1)
+    metrics_address: str = ""
+    """Where a worker serves its metrics for Prometheus, as ``host:port``; empty is nowhere."""
 
     @property
     def grace(self) -> timedelta:
@@ -115,11 +118,14 @@ class Settings(BaseModel):
         return self.database_url
 
 
-async def connect_temporal() -> Client:
+async def connect_temporal(*, metrics_address: str = "") -> Client:
     """Connect as ``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, … say, else to ``commitline dev``.
 
+    Args:
+        metrics_address: Serve the SDK's and our metrics there for Prometheus (``host:port``).
+
     Raises:
-        ConfigurationError: No server answers at the address.
+        ConfigurationError: No server answers at the address, or the metrics cannot be served.
     """
     try:
         config = ClientConfig.load_client_connect_config()
@@ -128,13 +134,25 @@ async def connect_temporal() -> Client:
     if "target_host" not in config and (dev := DevAddresses.find()):
         config["target_host"] = dev.temporal_address
     address = config.setdefault("target_host", "localhost:7233")
+    runtime = _runtime(metrics_address) if metrics_address else None
     try:
-        return await Client.connect(**config)
+        return await Client.connect(**config, runtime=runtime)
     except RuntimeError as err:
         # The core's text is a nest of Rust types; what a person needs of it is this.
         refused = "ConnectionRefused" in str(err)
         reason = "connection refused" if refused else str(err).partition("\n")[0][:200]
         raise ConfigurationError(f"no Temporal server at {address}: {reason}") from err
+
+
+def _runtime(metrics_address: str) -> Runtime:
+    try:
+        metrics = PrometheusConfig(bind_address=metrics_address)
+        return Runtime(telemetry=TelemetryConfig(metrics=metrics))
+    except (RuntimeError, ValueError) as err:
+        raise ConfigurationError(
+            f"COMMITLINE_METRICS_ADDRESS: cannot serve metrics at {metrics_address!r}: "
+            f"{str(err).partition(chr(10))[0][:200]}"
+        ) from err
 
 
 def _is_alive(pid: int) -> bool:

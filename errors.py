@@ -18,6 +18,12 @@
     │   ├── InvalidArguments       CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey  CL302  no usable key comes out of the arguments
     │   └── ToolRefused            CL303  the tool declined: nothing happened
+    ├── ToolSignal              raised by a tool to say how far it got
+    │   ├── NotAttempted           CL305  nothing was sent: try again
+    │   └── StillInProgress        CL306  the downstream system is at work on it: ask again
+    ├── DeadlineExceeded
+    │   ├── ToolTimeout      NODE_TIMEOUT_002  one attempt of a tool took too long
+    │   └── NodeTimeout      NODE_TIMEOUT_001  a call, with its retries, took too long
     ├── UnrepresentableValue    CL304  a value that JSON cannot hold
     ├── ModelError
     │   ├── ModelUnavailable       CL401  worth another try
@@ -27,7 +33,8 @@
         ├── MaxStepsExceeded       CL502  the run used up its model turns
         ├── ScheduleUnsupported    CL503  a cron run: its ticks would share one identity
         ├── RunNotFound            CL504  no such run
-        └── ConversationTooLarge   CL505  the run's messages no longer fit a model request
+        ├── ConversationTooLarge   CL505  the run's messages no longer fit a model request
+        └── RunDeadlineExceeded    CL506  the run took longer than its run_deadline
 
 Codes are public and never renumbered. ``docs/reference/errors.md`` lists them for users.
 """
@@ -116,6 +123,11 @@ class Fenced(LedgerError):
     remedy = "Nothing to do: the later attempt answers for the action."
     retryable = True
 
+    def __init__(self, message: str, *, lost: bool = False) -> None:
+        super().__init__(message)
+        self.lost = lost
+        """The row is not another attempt's but gone, as a failover may lose what was committed."""
+
 
 class RunNotRunning(LedgerError):
     """The run is unknown to the ledger, stopping, unwinding or ended: it starts nothing."""
@@ -142,6 +154,11 @@ class LedgerUnavailable(LedgerError):
     code = "CL206"
     remedy = "Nothing was called. It is tried again by itself; check the database if it lasts."
     retryable = True
+
+    def __init__(self, message: str, *, reached: bool = False) -> None:
+        super().__init__(message)
+        self.reached = reached
+        """Whether a connection was had: what was sent over it may have been committed."""
 
 
 class SchemaMismatch(LedgerError):
@@ -193,6 +210,58 @@ class ToolRefused(ActionError):
 
     code = "CL303"
     remedy = "Nothing has happened."
+
+
+class ToolSignal(CommitlineError):
+    """The base of what a tool raises to say how far it got."""
+
+
+class NotAttempted(ToolSignal):
+    """Raised by a tool to say: nothing was sent, and another try may work.
+
+    Raise it only when that is certain. It is tried again up to the tool's ``tries``, whatever
+    the tool's effect, and then recorded as an error without effect.
+    """
+
+    code = "CL305"
+    remedy = "Nothing has happened."
+    retryable = True
+
+
+class StillInProgress(ToolSignal):
+    """Raised by a tool to say: the downstream system is at work on this very request.
+
+    A provider's 409 for a key whose first request has not ended. It is asked again, with the
+    same key, until the call's `node_timeout`, and the model does not see it.
+    """
+
+    code = "CL306"
+    remedy = "It is asked again by itself."
+    retryable = True
+
+    def __init__(self, message: str, *, retry_after: timedelta | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+        """How long the provider asked us to wait, if it did."""
+
+
+class DeadlineExceeded(CommitlineError):
+    """The base of deadlines that have passed."""
+
+
+class ToolTimeout(DeadlineExceeded):
+    """One attempt of a tool call took longer than its `tool_timeout`."""
+
+    code = "NODE_TIMEOUT_002"
+    remedy = "It may have happened. Raise the tool's tool_timeout if it needs longer."
+    retryable = True
+
+
+class NodeTimeout(DeadlineExceeded):
+    """A call of a turn, with its retries, took longer than `node_timeout`."""
+
+    code = "NODE_TIMEOUT_001"
+    remedy = "What it did stands. Raise node_timeout if its tries need longer."
 
 
 class UnrepresentableValue(CommitlineError):
@@ -263,3 +332,10 @@ class ConversationTooLarge(RunError):
 
     code = "CL505"
     remedy = "What it did stands. Let tools return less, or make the task smaller."
+
+
+class RunDeadlineExceeded(RunError):
+    """The run took longer than the `run_deadline` that it was given."""
+
+    code = "CL506"
+    remedy = "What it did stands. Start a new run, with a longer run_deadline if it needs one."

@@ -77,6 +77,12 @@ def action_key(run: RunKey, at: Position) -> ActionKey:
     return ActionKey(f"{run}:{at.replace('%', '%25').replace(':', '%3A')}")
 
 
+def split_action_key(key: ActionKey) -> tuple[RunKey, Position]:
+    """Return the run and the position that `action_key` named."""
+    run, _, at = key.rpartition(":")
+    return RunKey(run), Position(at.replace("%3A", ":").replace("%25", "%"))
+
+
 def default_idempotency_key(action: ActionKey) -> str:
     """Return ``cl_`` and 40 base32 characters: ASCII, short, without personal data."""
     hashed = hashlib.sha256(action.encode()).digest()

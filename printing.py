@@ -61,6 +61,16 @@ def listing(table: RenderableType, found: Sequence[Any], *, nothing: str, then: 
         ERR.print(f"\n{then}", style="dim")
 
 
+def unknown(run: str, one: Action) -> None:
+    """Say on stderr that nobody knows whether an action happened, and where to look."""
+    ERR.print(
+        f"Unknown whether it happened: {scrub(one.tool, limit=64)}. "
+        f"See: commitline actions show {run}:{one.position}",
+        soft_wrap=True,
+        markup=False,
+    )
+
+
 def runs(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return a table of runs, as `operating.newest_runs` gathers them."""
     now = datetime.now(tz=UTC)

@@ -22,7 +22,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -32,9 +32,11 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from .activities.agent import App
-from .activities.guard import Guarded, GuardInterceptor
+from .activities.guard import GuardInterceptor
+from .activities.guarded_call import Guarded
 from .activities.run_activities import RunActivities
 from .activities.tool_guard import GuardedTool, tool_activity
+from .activities.tool_runner import ToolRunner
 from .config import Settings, connect_temporal
 from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, ledger_pool, migrate
@@ -83,13 +85,18 @@ async def app_worker(
         settings: Task queue, heartbeat, grace period, concurrency.
         max_cached_workflows: 0 rebuilds every workflow on every task (for tests).
     """
-    guarded: dict[str, Guarded] = {found.name: GuardedTool(found) for found in app.tools}
-    threads = ThreadPoolExecutor(
-        settings.max_concurrent_activities, thread_name_prefix="commitline-tool"
-    )
-    try:
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(app.aclose)
+        runner = stack.enter_context(ToolRunner())
+        if app.on_stop is not None:
+            stack.push_async_callback(runner.run_async, "on_stop", app.on_stop)
+        if app.on_start is not None:
+            await runner.run_async("on_start", app.on_start)
+        guarded: dict[str, Guarded] = {
+            found.name: GuardedTool(found, runner) for found in app.tools
+        }
         own = RunActivities(app, ledger, heartbeat_seconds=settings.heartbeat_seconds).all
-        tools: Sequence[Callable[..., Any]] = [tool_activity(found, threads) for found in app.tools]
+        tools: Sequence[Callable[..., Any]] = [tool_activity(found, runner) for found in app.tools]
         worker = Worker(
             client,
             task_queue=settings.task_queue,
@@ -107,10 +114,6 @@ async def app_worker(
         )
         async with worker:
             yield worker
-    finally:
-        # Not waited for: a thread cannot be stopped, and its call is taken over elsewhere.
-        threads.shutdown(wait=False, cancel_futures=True)
-        await app.aclose()
 
 
 async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
@@ -126,7 +129,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     if migrate_first:
         await migrate(database_url)
     await check_schema(database_url)
-    client = await connect_temporal()
+    client = await connect_temporal(metrics_address=settings.metrics_address)
     told_to_go = _on_signals()
     asyncio.get_running_loop().set_default_executor(_Unawaited())
     async with ledger_pool(database_url, size=settings.pool_size) as pool:

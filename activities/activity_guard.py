@@ -6,7 +6,7 @@ the stored payloads, and what the workflow gets is made from the stored result, 
 gets the same payload that the first attempt got. An outcome other than a result reaches the
 workflow as a failure whose ``type`` says which; none of them is retried.
 
-A guarded function finds its idempotency key in ``guard.current_call``.
+A guarded function finds its idempotency key in ``guarded_call.current_call``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,12 @@ from ..errors import (
 from ..identity import KeyTemplate
 from ..ledger import Action, ActionRequest, Effect, Outcome
 from ..ledger.codec import error_text
+from .failures import Exceptions, Failure
+from .guarded_call import NOT_STARTED
+from .limits import CallLimits
 from .origin import Origin
+from .replies import Unrecorded
+from .tool import ToolContext
 
 OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 """The failure's type when a call may have happened and a person has to settle it."""
@@ -45,7 +50,7 @@ _PAYLOAD: Final = "$payload"
 
 
 class GuardedActivity:
-    """An activity function as the guard sees it (`guard.Guarded`).
+    """An activity function as the guard sees it (`guarded_call.Guarded`).
 
     Args:
         function: Under ``@activity.defn``; a method is given bound to its object.
@@ -53,6 +58,11 @@ class GuardedActivity:
             raises is retried as the workflow's retry policy says.
         idempotency_key: A key from the domain, over the names of the function's parameters.
         key_ttl: How long the downstream system remembers a key; None is for ever.
+        refused_on: Exceptions that mean what `ToolRefused` does: declined, nothing happened.
+        retry_on: Exceptions that are worth another try; see `tool`.
+        tries: How often a call may fail by them, as far as the workflow's policy allows.
+
+    Deadlines are the workflow's own: Temporal's time-outs.
 
     Raises:
         DefinitionError: It cannot work as declared.
@@ -65,6 +75,9 @@ class GuardedActivity:
         effect: Effect,
         idempotency_key: str | None = None,
         key_ttl: timedelta | None = None,
+        refused_on: Exceptions = (),
+        retry_on: Exceptions | None = None,
+        tries: int = 3,
     ) -> None:
         # The SDK's own reading: a name that only looked right would leave the activity unguarded.
         defined = activity._Definition.from_callable(function)
@@ -74,6 +87,11 @@ class GuardedActivity:
         self._effect = effect
         self._template = None if idempotency_key is None else KeyTemplate.parse(idempotency_key)
         self._key_ttl = key_ttl
+        self._refused_on = refused_on
+        self._retry_on = retry_on
+        # A READ is retried as the workflow's policy says, and by nothing else.
+        self._tries = 1 if effect is Effect.READ else tries
+        self._is_async = inspect.iscoroutinefunction(function)
         self._signature = inspect.signature(function)
         hints = typing.get_type_hints(getattr(function, "__func__", function))
         self._types = [hints.get(name, Any) for name in self._signature.parameters]
@@ -88,6 +106,31 @@ class GuardedActivity:
     def effect(self) -> Effect:
         """See `Guarded`."""
         return self._effect
+
+    @property
+    def tries(self) -> int:
+        """See `Guarded`."""
+        return self._tries
+
+    @property
+    def surely_ends(self) -> bool:
+        """See `Guarded`: a plain function's thread may go on."""
+        return self._is_async
+
+    def limits(self) -> CallLimits:
+        """See `Guarded`: the workflow's own."""
+        info = activity.info()
+        waited = info.started_time - info.scheduled_time
+        whole = info.schedule_to_close_timeout
+        return CallLimits(None, None if not whole else (whole - waited).total_seconds())
+
+    def failure(self, error: BaseException) -> Failure:
+        """See `Guarded`."""
+        return Failure.of(error, refused_on=self._refused_on, retry_on=self._retry_on)
+
+    async def ask(self, context: ToolContext, request_args: str) -> Any:
+        """See `Guarded`: never claimed with can_ask."""
+        raise NotImplementedError
 
     def prepare(self, args: Sequence[Any], origin: Origin) -> ActionRequest:
         """See `Guarded`."""
@@ -131,9 +174,21 @@ class GuardedActivity:
         error = outcome.value
         raise _failure(error["type"], error["message"], key, final=self._effect is not Effect.READ)
 
-    def reply_raised(self, error: BaseException) -> NoReturn:
+    def reply_raised(self, failure: Failure, error: BaseException | None) -> NoReturn:
         """See `Guarded`: a READ's own failure, to be retried as the workflow's policy says."""
-        raise error
+        raise error or ApplicationError(failure.told, type=failure.type)
+
+    def records_later(self, unrecorded: Unrecorded) -> bool:
+        """See `Guarded`: a workflow that is not ours cannot."""
+        return False
+
+    def reply_unrecorded(self, unrecorded: Unrecorded) -> NoReturn:
+        """See `Guarded`: never asked for."""
+        raise NotImplementedError
+
+    def not_started(self, reason: str) -> ApplicationError:
+        """See `Guarded`: nothing was called, and Temporal tries again."""
+        return ApplicationError(scrub(reason), type=NOT_STARTED)
 
     def reply_unknown(self, action: Action) -> NoReturn:
         """See `Guarded`."""
@@ -171,6 +226,10 @@ class GuardedActivity:
             raise DefinitionError(f"the activity {self._name!r} cannot say how it is looked up")
         if self._effect is not Effect.IDEMPOTENT and self._key_ttl is not None:
             raise DefinitionError(f"the activity {self._name!r} has a key_ttl and is no IDEMPOTENT")
+        if self._key_ttl is not None and self._key_ttl <= timedelta():
+            raise DefinitionError(f"the activity {self._name!r} has a key_ttl that is not positive")
+        if self._tries < 1:
+            raise DefinitionError(f"the activity {self._name!r} has no tries; one is the least")
         fields = self._template.fields if self._template else frozenset()
         if unknown := sorted(fields - set(self._signature.parameters)):
             raise DefinitionError(f"the activity {self._name!r} has no parameter {unknown[0]}")

@@ -6,16 +6,20 @@ the code of a tool, not the rules of a run that is under way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final, TypeAlias
 
 from ..errors import ConfigurationError, DefinitionError
 from ..ledger.actions import Effect
 from .conversation import ToolDefinition
+from .limits import DEFAULTS, UNSET, CallLimits, RunLimits, resolve
 from .model import Model
 from .pydantic_ai_model import resolve_model
 from .tool import Tool
+
+Hook: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 RESERVED_PREFIX: Final = "commitline."
 """Of our own activities' names; a tool's name cannot hold a dot."""
@@ -28,6 +32,15 @@ class ToolSpec:
     definition: ToolDefinition
     effect: Effect
     summary: str | None = None
+    tool_seconds: float | None = DEFAULTS["tool_timeout"]
+    """One attempt; None is no limit."""
+    node_seconds: float | None = DEFAULTS["node_timeout"]
+    """The call with its retries; None is no limit."""
+
+    @property
+    def limits(self) -> CallLimits:
+        """Its deadlines."""
+        return CallLimits(self.tool_seconds, self.node_seconds)
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,17 @@ class AgentSpec:
     max_steps: int
     model_tries: int
     heartbeat_seconds: float
+    model_seconds: float | None = DEFAULTS["model_timeout"]
+    """One model request; None is no limit."""
+    node_seconds: float | None = DEFAULTS["node_timeout"]
+    """A turn's model request with its retries; None is no limit."""
+    deadline_seconds: float | None = None
+    """What the run had left of its run_deadline when it opened; None is no limit."""
+
+    @property
+    def model_limits(self) -> CallLimits:
+        """The deadlines of a model request."""
+        return CallLimits(self.model_seconds, self.node_seconds)
 
 
 @dataclass(frozen=True)
@@ -55,7 +79,12 @@ class Agent:
         output_type: Reserved for structured output; only None is accepted today.
         max_steps: Model turns at most; then the run fails, and what it did stands.
         model_tries: Requests at most for one completion, over 408, 409, 429, 5xx and
-            connection errors.
+            connection errors and requests past ``model_timeout``.
+        tool_timeout: Seconds, or a ``timedelta``, for one attempt of a tool that sets none;
+            300 by default. None, zero and less are no limit, here and below.
+        node_timeout: For a model request, and for a tool call, each with its retries; 900.
+        model_timeout: For one model request; 600.
+        run_deadline: For a whole run; none by default.
 
     Raises:
         DefinitionError: It cannot work as declared.
@@ -68,6 +97,10 @@ class Agent:
     output_type: None = None
     max_steps: int = 50
     model_tries: int = 5
+    tool_timeout: Any = UNSET
+    node_timeout: Any = UNSET
+    model_timeout: Any = UNSET
+    run_deadline: Any = UNSET
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -91,16 +124,42 @@ class Agent:
         """The model's name, as the run's spec keeps it."""
         return self.model if isinstance(self.model, str) else self.model.name
 
-    def spec(self, *, heartbeat_seconds: float) -> AgentSpec:
-        """Return what a run that starts now keeps of this agent."""
+    def spec(
+        self, *, heartbeat_seconds: float, limits: RunLimits, spent: timedelta = timedelta()
+    ) -> AgentSpec:
+        """Return what a run that starts now keeps of this agent.
+
+        Args:
+            heartbeat_seconds: The worker's setting.
+            limits: What the run was started with.
+            spent: Since the run was first opened.
+        """
+        deadline = resolve("run_deadline", limits.run_deadline, self.run_deadline)
         return AgentSpec(
             name=self.name,
             model=self.model_name,
             instructions=self.instructions,
-            tools=[ToolSpec(made.definition, made.effect, made.summary) for made in self.tools],
+            tools=[self._tool_spec(made, limits) for made in self.tools],
             max_steps=self.max_steps,
             model_tries=self.model_tries,
             heartbeat_seconds=heartbeat_seconds,
+            model_seconds=resolve("model_timeout", limits.model_timeout, self.model_timeout),
+            node_seconds=resolve("node_timeout", limits.node_timeout, self.node_timeout),
+            deadline_seconds=None if deadline is None else deadline - spent.total_seconds(),
+        )
+
+    def _tool_spec(self, made: Tool, limits: RunLimits) -> ToolSpec:
+        for_it = limits.tool_timeouts.get(made.name, UNSET)
+        return ToolSpec(
+            made.definition,
+            made.effect,
+            made.summary,
+            tool_seconds=resolve(
+                "tool_timeout", for_it, made.tool_timeout, limits.tool_timeout, self.tool_timeout
+            ),
+            node_seconds=resolve(
+                "node_timeout", made.node_timeout, limits.node_timeout, self.node_timeout
+            ),
         )
 
 
@@ -108,12 +167,21 @@ class Agent:
 class App:
     """Everything that one worker serves.
 
+    Args:
+        agents: Each of a name of its own.
+        on_start: Called once before the worker takes anything, on the event loop that async
+            tools run on: open HTTP clients and pools there. What it raises keeps the worker
+            from starting.
+        on_stop: Called there when the worker stops.
+
     Raises:
         DefinitionError: Two agents of one name, or two different tools of one name (an
             activity type is one function).
     """
 
     agents: Sequence[Agent]
+    on_start: Hook | None = None
+    on_stop: Hook | None = None
     _agents: dict[str, Agent] = field(init=False, repr=False, default_factory=dict)
     _tools: dict[str, Tool] = field(init=False, repr=False, default_factory=dict)
     _models: dict[str, Model] = field(init=False, repr=False, default_factory=dict)

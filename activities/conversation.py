@@ -55,6 +55,10 @@ class Completion:
     usage: Usage = field(default_factory=Usage)
     provider_state: Any = None
     """JSON that the adapter needs back verbatim: reasoning items, signatures, ids."""
+    notices: list[str] = field(default_factory=list)
+    """What the model was told just before it: what had been unknown, and is settled."""
+    unrecorded: bool = False
+    """The ledger did not take it yet: the run has it recorded before it acts on it."""
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,50 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..errors import ActionError, IdempotencyKeyConflict
-from ..ledger.actions import Action, Outcome
+from ..canonical import dumps
+from ..errors import ActionError, IdempotencyKeyConflict, NodeTimeout
+from ..ledger.actions import Action, Outcome, OutcomeKind
+from ..ledger.claims import Dispatched
 from .conversation import OutcomeStatus
 from .wire import to_text
 
 MAX_CONTENT: Final = 256 * 1024
 """Characters of a result that travel. The whole stays in the ledger."""
 _HEAD: Final = 8_000
+
+
+@dataclass(frozen=True)
+class Unrecorded:
+    """How a call ended, on its way into the ledger by way of the workflow's history."""
+
+    key: str
+    token: str
+    domain_key: str | None
+    outcome: OutcomeKind | None = None
+    """``ok`` or ``error``; None where it is unknown how it ended."""
+    result: str = "null"
+    effect_possible: bool = True
+    reason: str = ""
+    """Why it is unknown."""
+    over: bool = True
+    """Whether the tool has ended, where it is unknown how."""
+
+    @classmethod
+    def of(cls, claim: Dispatched, outcome: Outcome) -> Unrecorded:
+        """Hand over an outcome."""
+        return cls(
+            claim.key,
+            str(claim.token),
+            claim.domain_key,
+            outcome.kind,
+            outcome.result,
+            outcome.effect_possible,
+        )
+
+    @classmethod
+    def unknown(cls, claim: Dispatched, reason: str, *, over: bool) -> Unrecorded:
+        """Hand over that it is unknown."""
+        return cls(claim.key, str(claim.token), claim.domain_key, reason=reason, over=over)
 
 
 @dataclass(frozen=True)
@@ -34,6 +70,14 @@ class Reply:
     """Another action had done it before; this one did not do it again."""
     effect_possible: bool = True
     """Whether the outside world may have changed."""
+    unrecorded: Unrecorded | None = None
+    """How the call ended, where the ledger did not take it: the run records it before it goes
+    on, and tells what *stands*."""
+
+
+def unrecorded(ended: Unrecorded) -> Reply:
+    """Hand over how a call ended, for the run to record."""
+    return Reply("unknown", None, ended.key, unrecorded=ended)
 
 
 def done(key: str | None, outcome: Outcome, *, duplicate_of: str | None = None) -> Reply:
@@ -69,6 +113,22 @@ def unknown(action: Action) -> Reply:
     return Reply("unknown", content, action.key)
 
 
+def notice(action: Action) -> str:
+    """Tell the model what became of an action that it was told is unknown."""
+    by = f"by {action.decided_by}" if action.decided_by else "by its own late answer"
+    outcome = action.recorded
+    assert outcome is not None, "only what is settled is told"
+    if outcome.effect_possible:
+        answer = dumps(_bounded(outcome, action.key))
+        became = f"it happened. Its {'result' if outcome.kind == 'ok' else 'error'}: {answer}"
+    else:
+        became = "it did NOT happen."
+    return (
+        f"[notice] The call of {action.tool} at {action.position}, which was unknown, has been "
+        f"settled {by}: {became}"
+    )
+
+
 def refused(error: ActionError | IdempotencyKeyConflict, *, key: str | None = None) -> Reply:
     """Tell an error without effect: nothing was called."""
     content = _error({"type": type(error).__name__, "message": error.message}, False)
@@ -82,6 +142,11 @@ def not_run(kind: str, message: str) -> Reply:
     """Tell that a call was not even tried: unknown tool, malformed or truncated arguments."""
     told = _error({"type": kind, "message": message}, False)
     return Reply("error", told, effect_possible=False)
+
+
+def node_timed_out() -> Reply:
+    """Tell that a call's time was up before anything was sent."""
+    return not_run(NodeTimeout.__name__, f"not carried out in time [{NodeTimeout.code}]")
 
 
 def _error(error: dict[str, Any], effect_possible: bool) -> dict[str, Any]:

@@ -14,10 +14,11 @@ import inspect
 import re
 import string
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from enum import Enum
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -28,9 +29,22 @@ from ..errors import DefinitionError, InvalidArguments, UnrepresentableValue
 from ..identity import ActionKey, KeyTemplate, Position, RunKey
 from ..ledger.actions import Effect
 from .conversation import ToolDefinition
+from .failures import Exceptions, Failure
+from .limits import UNSET
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider accepts as a tool's name."""
+
+Isolation = Literal["none", "process"]
+
+
+class NeverHappened(Enum):
+    """What a lookup returns to say that the downstream system knows nothing of the call."""
+
+    NEVER_HAPPENED = "never happened"
+
+
+NEVER_HAPPENED: Final = NeverHappened.NEVER_HAPPENED
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,14 @@ class Tool:
     returns: TypeAdapter[Any] | None
     context_parameter: str | None
     is_async: bool
+    settles_after: timedelta
+    tries: int
+    refused_on: Exceptions
+    retry_on: Exceptions | None
+    tool_timeout: Any
+    node_timeout: Any
+    isolation: Isolation
+    returns_nothing: bool
 
     @property
     def definition(self) -> ToolDefinition:
@@ -113,6 +135,16 @@ class Tool:
             bound[self.context_parameter] = context
         return bound
 
+    def parameters(self, effective: str) -> dict[str, Any]:
+        """Return the stored arguments by parameter, as the function gets them; no context."""
+        bound = self.bind(effective, _NO_CONTEXT)
+        bound.pop(self.context_parameter or "", None)
+        return bound
+
+    def failure(self, error: BaseException) -> Failure:
+        """Say what an exception of the function means, by what the tool declares."""
+        return Failure.of(error, refused_on=self.refused_on, retry_on=self.retry_on)
+
     def _validate(self, text: str) -> BaseModel:
         try:
             return self.arguments.model_validate_json(text)
@@ -124,6 +156,9 @@ class Tool:
             raise InvalidArguments(f"{self.name}: {problems}") from err
 
 
+_NO_CONTEXT: Final = ToolContext("", ActionKey(""), RunKey(""), Position(""), "", taken_over=False)
+
+
 def tool(
     fn: Callable[..., Any] | None = None,
     *,
@@ -131,11 +166,18 @@ def tool(
     idempotency_key: str | None = None,
     key_ttl: timedelta | None = None,
     lookup: Callable[..., Any] | None = None,
+    lookup_settles_after: timedelta = timedelta(seconds=60),
     same: tuple[str, ...] | None = None,
+    refused_on: Exceptions = (),
+    retry_on: Exceptions | None = None,
+    tries: int = 3,
+    tool_timeout: Any = UNSET,
+    node_timeout: Any = UNSET,
+    isolation: Isolation = "none",
     name: str | None = None,
     summary: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of an ``async`` or plain function; a plain one runs in a thread.
+    """Make a tool of an ``async`` or plain function; a plain one runs in a thread of its own.
 
     Args:
         fn: Not for use: it catches a bare ``@tool``, which declares no effect.
@@ -143,9 +185,24 @@ def tool(
         idempotency_key: A key from the domain, with parameters in braces. One effect per key,
             ever, whichever run, turn or call asks. By default each call has a key of its own.
         key_ttl: How long the downstream system remembers a key; None is for ever.
-        lookup: Asks the downstream system whether it happened; required by ``Effect.LOOKUP``.
+        lookup: ``lookup(args, idempotency_key)``, ``async`` or plain, asks the downstream
+            system whether it happened: returns what the call returned, or `NEVER_HAPPENED`.
+            Required by ``Effect.LOOKUP``; an ``IDEMPOTENT`` tool uses it past its ``key_ttl``.
+        lookup_settles_after: How long after an attempt could last send something its effect
+            may still be invisible to ``lookup``; "never happened" counts only after that.
         same: The parameters by which two calls with one domain key are the same fact. By
             default all of them.
+        refused_on: Exceptions that mean what `ToolRefused` does: declined, nothing happened.
+        retry_on: Exceptions that are worth another try, as far as the effect allows one. By
+            default connection errors, the clients' time-outs, `ToolTimeout`, and 408, 409,
+            429, 5xx (by a status in an attribute, never by a number in a text).
+        tries: How often the tool may fail a call by ``retry_on`` or `NotAttempted`, all
+            attempts together. Dead workers and outages of the ledger do not count.
+        tool_timeout: Seconds, or a ``timedelta``, for one attempt; None, zero and less are no
+            limit. By default the agent's, else 300 s.
+        node_timeout: The same for the call with its retries. By default the agent's, else 900 s.
+        isolation: ``"process"`` calls it in a process of its own, which is killed at the
+            deadline and dies with the worker. It costs the start of an interpreter per call.
         name: The function's name by default.
         summary: What the call does in business words, with parameters in braces, for the
             Temporal UI: ``"Charge {amount_cents} cents for order {order_id}"``.
@@ -179,6 +236,14 @@ def tool(
             returns=_returns_of(function),
             context_parameter=context_parameter,
             is_async=inspect.iscoroutinefunction(function),
+            settles_after=lookup_settles_after,
+            tries=tries,
+            refused_on=refused_on,
+            retry_on=retry_on,
+            tool_timeout=tool_timeout,
+            node_timeout=node_timeout,
+            isolation=isolation,
+            returns_nothing=_returns_nothing(function),
         )
         _check(made, parameters)
         return made
@@ -190,26 +255,53 @@ def tool(
 
 
 def _check(made: Tool, parameters: frozenset[str]) -> None:
-    def refuse(why: str) -> typing.NoReturn:
-        raise DefinitionError(f"the tool {made.name!r} {why}")
-
-    if not _NAME.fullmatch(made.name):
-        refuse("needs a name of 1 to 64 letters, digits, '_' or '-'")
-    if made.effect is Effect.READ and (made.key_template or made.key_ttl):
-        refuse("is a READ: it has no idempotency key")
-    if made.effect is Effect.LOOKUP and made.lookup is None:
-        refuse("is a LOOKUP: say how to ask, with lookup=")
-    if made.effect is not Effect.IDEMPOTENT and made.key_ttl is not None:
-        refuse("has a key_ttl, which only an IDEMPOTENT one has")
-    if made.key_ttl is not None and made.key_ttl <= timedelta():
-        refuse("has a key_ttl that is not positive")
+    for wrong, why in _wrongs(made):
+        if wrong:
+            raise DefinitionError(f"the tool {made.name!r} {why}")
     for what, names in (
         ("summary", _named_in(made.summary)),
         ("idempotency_key", made.key_template.fields if made.key_template else frozenset()),
         ("same", made.same or frozenset()),
     ):
         if unknown := sorted(names - parameters):
-            refuse(f"has no parameter {', '.join(unknown)}, which its {what} names")
+            raise DefinitionError(
+                f"the tool {made.name!r} has no parameter {', '.join(unknown)}, "
+                f"which its {what} names"
+            )
+
+
+def _wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
+    """What cannot work, and why."""
+    effect, ttl = made.effect, made.key_ttl
+    named = _NAME.fullmatch(made.name)
+    yield not named, "needs a name of 1 to 64 letters, digits, '_' or '-'"
+    yield (
+        effect is Effect.READ and (made.key_template or ttl),
+        "is a READ: it has no idempotency key",
+    )
+    yield (
+        effect is Effect.LOOKUP and made.lookup is None,
+        "is a LOOKUP: say how to ask, with lookup=",
+    )
+    yield (
+        effect in (Effect.READ, Effect.AT_MOST_ONCE) and made.lookup is not None,
+        "has a lookup, which only a LOOKUP and an IDEMPOTENT one has",
+    )
+    yield (
+        effect is not Effect.IDEMPOTENT and ttl is not None,
+        "has a key_ttl, which only an IDEMPOTENT one has",
+    )
+    yield ttl is not None and ttl <= timedelta(), "has a key_ttl that is not positive"
+    yield made.settles_after < timedelta(), "has a lookup_settles_after below zero"
+    yield made.tries < 1, "has no tries; one is the least"
+    yield (
+        made.isolation not in typing.get_args(Isolation),
+        f"has an unknown isolation {made.isolation!r}; there are 'none' and 'process'",
+    )
+    yield (
+        made.isolation == "process" and "<locals>" in made.fn.__qualname__,
+        "is to run in a process: define it at the top of a module",
+    )
 
 
 def _named_in(template: str | None) -> frozenset[str]:
@@ -276,6 +368,12 @@ def _returns_of(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
         except PydanticUserError:
             continue
     return None  # no schema for that type: its values are encoded as they come
+
+
+def _returns_nothing(function: Callable[..., Any]) -> bool:
+    """Whether None is a result of it, as far as its annotation says."""
+    annotation = _hints_of(function, function.__name__).get("return", Any)
+    return annotation in (Any, None, type(None)) or type(None) in typing.get_args(annotation)
 
 
 def _hints_of(function: Callable[..., Any], name: str) -> dict[str, Any]:

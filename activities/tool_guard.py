@@ -6,32 +6,38 @@ what the model asked for, and returns a `Reply`.
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
+import inspect
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 from temporalio import activity
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 
 from ..canonical import parse
-from ..errors import ActionError, IdempotencyKeyConflict
+from ..errors import ActionError, DefinitionError, IdempotencyKeyConflict
 from ..ledger import Action, ActionRequest, Effect, Outcome
-from ..ledger.codec import encode_error, encode_result
+from ..ledger.codec import encode_result
 from . import replies
-from .guard import current_call
+from .failures import Failure
+from .guarded_call import current_call, not_started
+from .isolated import IsolatedFailure, run_isolated
+from .limits import CallLimits
 from .origin import Origin
-from .replies import Reply
-from .tool import Tool
+from .replies import MAX_CONTENT, Reply, Unrecorded
+from .tool import Tool, ToolContext
+from .tool_runner import ToolRunner
 from .wire import pack, pack_text, raw_text
 
 
 class GuardedTool:
-    """A tool as the guard sees it (`guard.Guarded`)."""
+    """A tool as the guard sees it (`guarded_call.Guarded`)."""
 
-    def __init__(self, tool: Tool) -> None:
+    surely_ends = True
+
+    def __init__(self, tool: Tool, runner: ToolRunner) -> None:
         self._tool = tool
+        self._runner = runner
 
     @property
     def name(self) -> str:
@@ -42,6 +48,39 @@ class GuardedTool:
     def effect(self) -> Effect:
         """See `Guarded`."""
         return self._tool.effect
+
+    @property
+    def tries(self) -> int:
+        """See `Guarded`."""
+        return self._tool.tries
+
+    def limits(self) -> CallLimits:
+        """See `Guarded`: what the run resolved when it started."""
+        return CallLimits.of_this_attempt()
+
+    def failure(self, error: BaseException) -> Failure:
+        """See `Guarded`."""
+        return error.failure if isinstance(error, IsolatedFailure) else self._tool.failure(error)
+
+    async def ask(self, context: ToolContext, request_args: str) -> Any:
+        """See `Guarded`."""
+        lookup = self._tool.lookup
+        assert lookup is not None, "claimed with can_ask"
+        args = self._tool.parameters(request_args)
+        if inspect.iscoroutinefunction(lookup):
+            found = await self._runner.run_async(
+                self._tool.name, lambda: lookup(args, context.idempotency_key)
+            )
+        else:
+            found = await self._runner.run_thread(
+                self._tool.name, lambda: lookup(args, context.idempotency_key)
+            )
+        if found is None and not self._tool.returns_nothing:
+            raise DefinitionError(
+                f"the lookup of {self._tool.name!r} returned None: return NEVER_HAPPENED, or "
+                "what the call returned"
+            )
+        return found
 
     def prepare(self, args: Sequence[Any], origin: Origin) -> ActionRequest:
         """See `Guarded`."""
@@ -56,6 +95,8 @@ class GuardedTool:
             effective_digest=self._tool.sameness(effective),
             domain_key=self._tool.domain_key(effective),
             key_ttl=self._tool.key_ttl,
+            can_ask=self._tool.lookup is not None,
+            settles_after=self._tool.settles_after,
         )
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
@@ -64,15 +105,17 @@ class GuardedTool:
 
     def encode(self, value: Any) -> Outcome:
         """See `Guarded`."""
+        if isinstance(value, Outcome):
+            return value  # a process of its own has encoded it
         return encode_result(self._tool.name, value, self._tool.returns)
 
     def reply_done(self, key: str, outcome: Outcome, duplicate_of: str | None) -> RawValue:
         """See `Guarded`."""
         return _pack(replies.done(key or None, outcome, duplicate_of=duplicate_of))
 
-    def reply_raised(self, error: BaseException) -> RawValue:
+    def reply_raised(self, failure: Failure, error: BaseException | None) -> RawValue:
         """See `Guarded`: a READ that failed has had no effect."""
-        return _pack(replies.done(None, encode_error(error, effect_possible=False)))
+        return _pack(replies.done(None, failure.without_effect))
 
     def reply_unknown(self, action: Action) -> RawValue:
         """See `Guarded`."""
@@ -82,31 +125,36 @@ class GuardedTool:
         """See `Guarded`."""
         return _pack(replies.refused(error, key=key or None))
 
+    def records_later(self, unrecorded: Unrecorded) -> bool:
+        """See `Guarded`: by way of history, if history can carry it."""
+        return len(unrecorded.result) <= MAX_CONTENT
 
-def tool_activity(tool: Tool, threads: Executor) -> Callable[[RawValue], Any]:
-    """Return the activity of a tool; plain functions run on ``threads``.
+    def reply_unrecorded(self, unrecorded: Unrecorded) -> RawValue:
+        """See `Guarded`."""
+        return _pack(replies.unrecorded(unrecorded))
+
+    def not_started(self, reason: str) -> ApplicationError:
+        """See `Guarded`: the run starts it afresh."""
+        return not_started(reason)
+
+
+def tool_activity(tool: Tool, runner: ToolRunner) -> Callable[[RawValue], Any]:
+    """Return the activity of a tool, which runs where ``runner`` and its isolation say.
 
     It only ever runs under the guard, which gives it the *stored* arguments.
     """
 
     @activity.defn(name=tool.name)
     async def run(arguments: RawValue) -> Any:
-        bound = tool.bind(raw_text(arguments), current_call.get())
+        text, context = raw_text(arguments), current_call.get()
+        if tool.isolation == "process":
+            return await run_isolated(tool, text, context)
+        bound = tool.bind(text, context)
         if tool.is_async:
-            return await tool.fn(**bound)
-        context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(threads, lambda: context.run(_call, tool, bound))
+            return await runner.run_async(tool.name, lambda: tool.fn(**bound))
+        return await runner.run_thread(tool.name, lambda: tool.fn(**bound))
 
     return run
-
-
-def _call(tool: Tool, bound: dict[str, Any]) -> Any:
-    try:
-        return tool.fn(**bound)
-    except StopIteration as err:
-        # No future can hold one (the attempt would hang), and no coroutine can raise one.
-        raise RuntimeError(f"{tool.name} raised StopIteration") from err
 
 
 def _pack(reply: Reply) -> RawValue:

@@ -81,12 +81,12 @@ def _fields(value: Any) -> dict[str, Any]:
 
 @cache
 def _empty(kind: type) -> dict[str, type]:
-    """Return the fields whose default is None, "" or [], and that default's type."""
+    """Return the fields whose default is None, "", [], 0 or False, and that default's type."""
     made = {
         f.name: f.default_factory() if callable(f.default_factory) else f.default
         for f in fields(kind)
     }
-    return {name: type(item) for name, item in made.items() if item in (None, "", [])}
+    return {name: type(item) for name, item in made.items() if item in (None, "", [], 0)}
 
 
 @cache

@@ -6,7 +6,7 @@ Usable alone: it knows nothing of Temporal and needs only psycopg and pydantic.
 
 from .action_ledger import ActionLedger
 from .actions import Action, ActionRequest, Attempt, Effect, Outcome, Run
-from .claims import AlreadyDone, Busy, Claim, Dispatched, Parked
+from .claims import AlreadyDone, Ask, Busy, Claim, Dispatched, Owned, Parked
 from .migrate import check_schema, migrate
 from .pool import ledger_pool
 
@@ -15,12 +15,14 @@ __all__ = [
     "ActionLedger",
     "ActionRequest",
     "AlreadyDone",
+    "Ask",
     "Attempt",
     "Busy",
     "Claim",
     "Dispatched",
     "Effect",
     "Outcome",
+    "Owned",
     "Parked",
     "Run",
     "check_schema",

@@ -33,15 +33,19 @@ from .bounded import within
 from .claims import (
     CONFLICT,
     AlreadyDone,
+    Ask,
     Busy,
     Claim,
     Dispatched,
+    Owned,
     Parked,
     Verdict,
     judge_holder,
     judge_own,
     judge_settlement,
+    key_life,
     raise_if_conflict,
+    settles_in,
     why_parked,
 )
 from .pool import Connection, Pool
@@ -58,6 +62,9 @@ _TRANSIENT: Final = (
     psycopg.InterfaceError,  # the connection was closed under us
     pg.ReadOnlySqlTransaction,  # a demoted primary
 )
+
+_FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.ASK})
+"""The verdicts by which something is sent, now or later: only in a run that runs."""
 
 
 class ActionLedger:
@@ -109,6 +116,36 @@ class ActionLedger:
             raise RunInputConflict(f"{run_key} was opened with other input")
         return run
 
+    async def stop_run(
+        self, run_key: RunKey, *, workflow_id: str, agent: str, reason: str, attempt_at: datetime
+    ) -> Run:
+        """Commit that the run is to stop: from then on none of its claims succeeds anywhere.
+
+        What is being undone goes on being undone. A run that has not opened yet never does,
+        and one that has ended is opened by no reset and no retry. Safe to repeat: the first
+        reason stands.
+
+        Args:
+            run_key: The run.
+            workflow_id: For a run that the ledger does not know yet.
+            agent: The same.
+            reason: For people; kept on the run.
+            attempt_at: The same as for the id: when the run was started.
+
+        Raises:
+            LedgerUnavailable: No answer within the deadline. It is *not* known to be stopping;
+                stop it again.
+        """
+        row = await self._one(
+            "stop_run",
+            run_key=run_key,
+            workflow_id=workflow_id,
+            agent=agent,
+            reason=reason,
+            attempt_at=attempt_at,
+        )
+        return Run(**row)
+
     async def end_run(self, run_key: RunKey, *, attempt_at: datetime) -> Run:
         """Close a run: no attempt that began before ``attempt_at`` claims anything any more.
 
@@ -137,8 +174,9 @@ class ActionLedger:
         within an attempt, and never to be assumed from another one's answer.
 
         Returns:
-            `Dispatched`: call, then record. `AlreadyDone`: return the stored outcome.
-            `Parked`: answer unknown. `Busy`: claim again later.
+            `Dispatched`: call, then record. `Ask`: ask the downstream system, then record, or
+            `send_after_asking`. `AlreadyDone`: return the stored outcome. `Parked`: answer
+            unknown. `Busy`: claim again later.
 
         Raises:
             PlanDivergence: Another call stands at this position; final.
@@ -146,7 +184,8 @@ class ActionLedger:
             Fenced: A later attempt of this action owns it.
             RunNotRunning: The run is unknown, stopping, unwinding or ended.
             LedgerUnavailable: No answer within the deadline. Nothing was called, and the
-                same attempt may claim again.
+                same attempt may claim again; ``reached`` says whether the claim may have been
+                committed all the same.
         """
 
         async def work(connection: Connection) -> Claim:
@@ -171,11 +210,70 @@ class ActionLedger:
             raise_if_conflict(claim.action)
         return claim
 
-    async def record(self, claim: Dispatched, outcome: Outcome) -> Outcome:
+    async def send_after_asking(self, request: ActionRequest, claim: Dispatched) -> None:
+        """Commit that an action is sent which, as the downstream system says, never happened.
+
+        Safe to repeat. Call the tool only after it has returned.
+
+        Raises:
+            Fenced: Another attempt has taken the action over, or it is settled.
+            RunNotRunning: The run may start nothing any more.
+            LedgerUnavailable: No answer within the deadline. Nothing was called.
+        """
+
+        async def work(connection: Connection) -> None:
+            parameters = _attempt_parameters(claim.attempt)
+            sent = await _fetch(
+                connection,
+                "send_after_asking",
+                run_key=request.run_key,
+                key=claim.key,
+                **parameters,
+            )
+            if sent is None:
+                run = await _fetch(connection, "get_run", run_key=request.run_key)
+                if run is None or not _runs(run):
+                    raise RunNotRunning(f"the run {request.run_key} has ended")
+                raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")
+
+        await self._call(work)
+
+    async def fail_try(
+        self, claim: Dispatched, *, in_progress: bool = False, over: bool = True
+    ) -> int:
+        """Count that the tool failed its try; return how many it has failed so far.
+
+        Safe to repeat for one claim: it counts once.
+
+        Args:
+            claim: The claim whose try failed.
+            in_progress: It failed because the downstream system is at work on this very
+                request; that uses up no try.
+            over: Whether the tool has ended. If it may go on (in a thread), it may still send.
+
+        Raises:
+            Fenced: Another attempt has taken the action over.
+            LedgerUnavailable: No answer within the deadline.
+        """
+        failures = claim.failures if in_progress else claim.failures + 1
+        row = await self._maybe(
+            "fail_try",
+            key=claim.key,
+            token=claim.token,
+            failures=failures,
+            in_progress=in_progress,
+            over=over,
+        )
+        if row is None:
+            raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")
+        return failures
+
+    async def record(self, claim: Dispatched | Owned, outcome: Outcome) -> Outcome:
         """Commit the outcome; return the one that *stands*, which is the first one recorded.
 
         One round trip in the common case. Safe to repeat: only the holder of the claim
-        records, once. An error without effect releases the action's domain key.
+        records, once. An error without effect releases the action's domain key. An action that
+        was parked meanwhile is settled by it, and so are the calls that were answered with it.
 
         Raises:
             Fenced: Another attempt has taken the action over and has not recorded yet.
@@ -184,24 +282,22 @@ class ActionLedger:
         releases = claim.domain_key is not None and not outcome.effect_possible
         parameters = {
             "key": claim.key,
-            "token": claim.attempt.token,
+            "token": claim.token,
             "outcome": outcome.kind,
             "effect_possible": outcome.effect_possible,
             "result": outcome.result,
         }
 
         async def work(connection: Connection) -> Outcome:
-            if not releases:
-                recorded = await _fetch(connection, "record", **parameters)
-            else:
-                recorded = await _record_and_release(connection, claim, parameters)
-            if recorded is not None:
+            if not releases and await _fetch(connection, "record", **parameters) is not None:
+                return outcome
+            if await _record_in_full(connection, claim, parameters, releases=releases):
                 return outcome
             return _what_stands(await _fetch(connection, "get_action", key=claim.key), claim)
 
         return await self._call(work)
 
-    async def park(self, claim: Dispatched, reason: str, *, over: bool = True) -> Action:
+    async def park(self, claim: Dispatched | Owned, reason: str, *, over: bool = True) -> Action:
         """Leave the outcome unknown: the row waits for a person and is not sent again.
 
         Safe to repeat; an outcome that was recorded meanwhile stands. Returns the row.
@@ -218,7 +314,7 @@ class ActionLedger:
         """
         parameters = {
             "key": claim.key,
-            "token": claim.attempt.token,
+            "token": claim.token,
             "reason": reason,
             "over": over,
         }
@@ -258,14 +354,41 @@ class ActionLedger:
 
         return await self._call(work)
 
-    async def hand_back(self, request: ActionRequest, attempt: Attempt) -> bool:
+    async def hand_back(
+        self, request: ActionRequest | Dispatched, attempt: Attempt, *, failures: int = 0
+    ) -> bool:
         """Make the row a mere intent again, by an attempt that *knows* that it sent nothing.
 
         Returns whether it did; it does not where an earlier attempt may have sent something.
         Safe to repeat.
+
+        Args:
+            request: What was claimed, or the claim.
+            attempt: The attempt that claimed.
+            failures: Tries that the tool has failed so far, this one included.
         """
-        row = await self._maybe("hand_back", key=request.key, token=attempt.token)
+        row = await self._maybe(
+            "hand_back", key=request.key, token=attempt.token, failures=failures
+        )
         return row is not None
+
+    async def take_notices(self, run_key: RunKey, step: int) -> Sequence[Action]:
+        """Return what has been settled since the run was told that it is unknown.
+
+        Marked as told at this turn. Safe to repeat for the same turn, which gets the same
+        actions again, and those that came since.
+        """
+
+        async def work(connection: Connection) -> Sequence[Action]:
+            at = {"run_key": run_key, "step": step}
+            cursor = await connection.execute(QUERIES["untold"], at)
+            found = [Action.from_row(row) for row in await cursor.fetchall()]
+            if any(action.told_step is None for action in found):
+                keys = [action.key for action in found]
+                await connection.execute(QUERIES["mark_told"], {"keys": keys, "step": step})
+            return found
+
+        return await self._call(work)
 
     async def get(self, key: ActionKey) -> Action | None:
         """Return one action, or None. Safe to repeat; it only reads."""
@@ -317,12 +440,14 @@ class ActionLedger:
     async def _call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run one ledger call, repeated over transient failures until its deadline."""
         last: Exception | None = None
+        reached = False
 
         async def persist() -> T:
-            nonlocal last
+            nonlocal last, reached
             while True:
                 try:
                     async with self._pool.connection() as connection:
+                        reached = True
                         try:
                             return await work(connection)
                         except pg.ReadOnlySqlTransaction:
@@ -338,7 +463,7 @@ class ActionLedger:
         except TimeoutError as err:
             reason = f": {last}" if last else ""
             raise LedgerUnavailable(
-                f"the ledger did not answer within {self._seconds:g} s{reason}"
+                f"the ledger did not answer within {self._seconds:g} s{reason}", reached=reached
             ) from (last or err)
 
     async def _maybe(self, query: str, **parameters: Any) -> Row | None:
@@ -384,7 +509,7 @@ async def _claim_found(
         if own is not None:
             found = Action.from_row(own)
             verdict = judge_own(found, request, attempt)
-            if verdict in (Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER) and not _runs(run):
+            if verdict in _FORWARD and not _runs(run):
                 return None
             return await _carry_out(connection, verdict, found, request, attempt)
         if not _runs(run):
@@ -401,6 +526,8 @@ def _runs(run: Row) -> bool:
     """Whether the run may start something. False: it has ended and might be opened again."""
     if run["state"] in ("stopping", "unwinding"):
         raise RunNotRunning(f"the run {run['run_key']} is {run['state']}")
+    if run["stopped_at"] is not None:
+        raise RunNotRunning(f"the run {run['run_key']} was stopped: {run['stop_reason']}")
     return bool(run["state"] == "running")
 
 
@@ -432,18 +559,30 @@ async def _carry_out(
             return Parked(Action.from_row(row))
         case Verdict.GO_ON:
             return _dispatched(found, request, attempt, taken_over=found.tries > 1)
-        case Verdict.DISPATCH | Verdict.TAKE_OVER:
-            row = await _fetch(
-                connection,
-                "dispatch",
-                key=found.key,
-                claimed_by=request.key,
-                **_attempt_parameters(attempt),
-            )
-            assert row is not None, "the row is locked and pending"
-            return _dispatched(
-                Action.from_row(row), request, attempt, taken_over=verdict is Verdict.TAKE_OVER
-            )
+        case Verdict.DISPATCH | Verdict.TAKE_OVER | Verdict.ASK:
+            return await _take(connection, verdict, found, request, attempt)
+
+
+async def _take(
+    connection: Connection,
+    verdict: Verdict,
+    found: Action,
+    request: ActionRequest,
+    attempt: Attempt,
+) -> Claim:
+    """Make the row this attempt's: to call, or to ask about it."""
+    asks = verdict is Verdict.ASK
+    row = await _fetch(
+        connection,
+        "take_to_ask" if asks else "dispatch",
+        key=found.key,
+        claimed_by=request.key,
+        **_attempt_parameters(attempt),
+    )
+    assert row is not None, "the row is locked and pending"
+    taken = Action.from_row(row)
+    call = _dispatched(taken, request, attempt, taken_over=verdict is not Verdict.DISPATCH)
+    return Ask(call, settles_in(taken, request)) if asks else call
 
 
 async def _claim_domain_key(
@@ -576,24 +715,37 @@ async def _insert_settled(
     return Action.from_row(row)
 
 
-async def _record_and_release(
-    connection: Connection, claim: Dispatched, parameters: dict[str, Any]
-) -> Row | None:
+async def _record_in_full(
+    connection: Connection,
+    claim: Dispatched | Owned,
+    parameters: dict[str, Any],
+    *,
+    releases: bool,
+) -> bool:
+    """Record what the common case does not: a key is released, or the action was parked."""
     async with connection.transaction():
-        # The domain key first: that is the lock order.
-        await _fetch(connection, "lock_domain_key", domain_key=claim.domain_key)
+        if claim.domain_key is not None:
+            # The domain key first: that is the lock order.
+            await _fetch(connection, "lock_domain_key", domain_key=claim.domain_key)
         recorded = await _fetch(connection, "record", **parameters)
-        if recorded is not None:
+        if recorded is None:
+            recorded = await _fetch(connection, "record_late", **parameters)
+            if recorded is None:
+                return False
+            await connection.execute(QUERIES["settle_repeats"], parameters)
+        if releases:
             await connection.execute(
                 QUERIES["release_domain_key"], {"domain_key": claim.domain_key, "key": claim.key}
             )
-        return recorded
+        return True
 
 
-def _what_stands(row: Row | None, claim: Dispatched) -> Outcome:
-    recorded = None if row is None else Action.from_row(row).recorded
+def _what_stands(row: Row | None, claim: Dispatched | Owned) -> Outcome:
+    if row is None:
+        raise Fenced(f"{claim.key} is gone: a failover lost it", lost=True)
+    recorded = Action.from_row(row).recorded
     if recorded is None:
-        raise Fenced(f"{claim.key} was taken over by another attempt, or its row is gone")
+        raise Fenced(f"{claim.key} was taken over by another attempt")
     return recorded
 
 
@@ -608,8 +760,11 @@ def _dispatched(
         idempotency_key=row.idempotency_key,
         domain_key=row.domain_key,
         attempt=attempt,
+        effect=row.effect,
         taken_over=taken_over,
         settles_for=None if row.key == request.key else request.key,
+        failures=row.failures,
+        key_life=key_life(row) if taken_over else None,
     )
 
 
@@ -621,6 +776,7 @@ def _dispatched_new(request: ActionRequest, attempt: Attempt) -> Dispatched:
         idempotency_key=_first_key(request),
         domain_key=request.domain_key,
         attempt=attempt,
+        effect=request.effect,
     )
 
 
@@ -633,4 +789,9 @@ def _request_parameters(request: ActionRequest) -> dict[str, Any]:
 
 
 def _attempt_parameters(attempt: Attempt) -> dict[str, Any]:
-    return {"attempt_at": attempt.started_at, "token": attempt.token, "lease": attempt.lease}
+    return {
+        "attempt_at": attempt.started_at,
+        "token": attempt.token,
+        "lease": attempt.lease,
+        "deadline": attempt.lease if attempt.deadline is None else attempt.deadline,
+    }

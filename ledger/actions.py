@@ -75,6 +75,8 @@ class Attempt:
     lease: timedelta
     """How long nobody else may take the action for dead, from the claim, by the database's
     clock: the attempt's deadline plus grace. Never renewed."""
+    deadline: timedelta | None = None
+    """How long, from the claim, it may still send something. By default as long as its lease."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,10 @@ class ActionRequest:
     key_ttl: timedelta | None = None
     """How long the downstream system remembers a key; None is for ever."""
     thread_id: str | None = None
+    can_ask: bool = False
+    """Whether the claimant can ask the downstream system what became of a lost attempt."""
+    settles_after: timedelta = timedelta(seconds=60)
+    """How long after an attempt may have sent something its effect may still appear there."""
 
     @property
     def key(self) -> ActionKey:
@@ -115,6 +121,11 @@ class Run:
     opened_attempt_at: datetime
     ended_attempt_at: datetime | None
     created_at: datetime
+    stopped_at: datetime | None
+    """When a stop was asked for. Nothing opens the run again."""
+    stop_reason: str | None
+    now: datetime
+    """The database's clock when the row was read."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,7 @@ class Action:
     """When the attempt that dispatched last began, by the engine's clock."""
     lease_until: datetime | None
     tries: int
+    """How often it was dispatched: given to its tool to call."""
     dispatched_at: datetime | None
     done_at: datetime | None
     outcome: OutcomeKind | None
@@ -154,6 +166,18 @@ class Action:
     decided_by: str | None
     """Who settled it, where a person did."""
     decided_at: datetime | None
+    failures: int
+    """Tries that the tool itself failed; dead workers and outages do not count."""
+    sent_until: datetime | None
+    """Until when an attempt so far may still send something."""
+    asking: bool
+    """The attempt that owns it asks the downstream system, and has sent nothing itself."""
+    in_progress: bool
+    """The downstream system said that it is at work on this very request."""
+    settled_at: datetime | None
+    """When it became known, after it had been unknown."""
+    told_step: int | None
+    """The model turn that told the run so."""
     now: datetime
     """The database's clock when the row was read."""
 

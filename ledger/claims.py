@@ -10,7 +10,8 @@ ledger locks the rows, asks these, and writes what they say.
     done                                         returns the stored outcome
     parked                                       answers unknown
     dispatched by this very attempt              goes on: the COMMIT's answer was lost
-    dispatched by an earlier attempt             takes over, by the row's effect
+    dispatched by an earlier attempt             takes over, by the row's effect: calls
+                                                 again, asks downstream, or parks
     dispatched by a later attempt                is fenced: calls nothing
     the domain key, held by another action:
       done, same arguments                       returns that receipt, marked as existing
@@ -25,8 +26,10 @@ ledger locks the rows, asks these, and writes what they say.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum, auto
 from typing import TypeAlias
+from uuid import UUID
 
 from ..canonical import parse, scrub
 from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence, SettlementRefused
@@ -47,10 +50,46 @@ class Dispatched:
     idempotency_key: str
     domain_key: str | None
     attempt: Attempt
+    effect: Effect
+    """As it is stamped on the row, whatever newer code declares."""
     taken_over: bool = False
     """An earlier attempt may have called already: the key keeps this one from counting twice."""
     settles_for: ActionKey | None = None
     """The claimant, where the row is another action's; claim again after the record."""
+    failures: int = 0
+    """Tries that the tool has failed so far."""
+    key_life: timedelta | None = None
+    """How long the downstream system still remembers the key of a call that is sent again:
+    the call must have ended by then. None is for ever."""
+
+    @property
+    def token(self) -> UUID:
+        """The claim's token."""
+        return self.attempt.token
+
+    @property
+    def owned(self) -> Owned:
+        """What it takes to record, without the rest."""
+        return Owned(self.key, self.token, self.domain_key)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A claim, reduced to what records its outcome: for whoever records in its place."""
+
+    key: ActionKey
+    token: UUID
+    domain_key: str | None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Ask the downstream system whether it happened. Send only if it surely did not."""
+
+    call: Dispatched
+    """What to ask about, and what to send after `ActionLedger.send_after_asking`."""
+    settles_in: timedelta
+    """From when on "it never happened" counts; zero or less is now."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +116,7 @@ class Busy:
     holder: ActionKey
 
 
-Claim: TypeAlias = Dispatched | AlreadyDone | Parked | Busy
+Claim: TypeAlias = Dispatched | Ask | AlreadyDone | Parked | Busy
 
 
 class Verdict(Enum):
@@ -89,6 +128,7 @@ class Verdict(Enum):
     GO_ON = auto()
     DISPATCH = auto()
     TAKE_OVER = auto()
+    ASK = auto()
     PARK = auto()
 
 
@@ -112,29 +152,49 @@ def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdic
         return Verdict.DISPATCH
     if found.claimed_by != found.key and found.leased:
         return Verdict.WAIT
-    return _judge_attempt(found, attempt)
+    return _judge_attempt(found, request, attempt)
 
 
-def _judge_attempt(found: Action, attempt: Attempt) -> Verdict:
+def _judge_attempt(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
     """Judge a dispatched row by who dispatched it: this attempt, an earlier or a later one."""
     if found.claim_token == attempt.token:
-        return Verdict.GO_ON
+        return Verdict.ASK if found.asking else Verdict.GO_ON
     assert found.attempt_at is not None, "agent_actions_dispatch_is_complete"
     if found.attempt_at >= attempt.started_at:
         raise Fenced(
             f"{found.key} is owned by the attempt of {found.attempt_at.isoformat()}; "
             f"this one began at {attempt.started_at.isoformat()}"
         )
-    return take_over(found)
+    return take_over(found, can_ask=request.can_ask)
 
 
-def take_over(found: Action) -> Verdict:
-    """Judge a dispatched row whose attempt is dead, by the row's effect, not by newer code."""
-    if found.effect is not Effect.IDEMPOTENT or found.dispatched_at is None:
-        return Verdict.PARK
-    if found.key_ttl is not None and found.now - found.dispatched_at >= found.key_ttl:
-        return Verdict.PARK
-    return Verdict.TAKE_OVER
+def take_over(found: Action, *, can_ask: bool) -> Verdict:
+    """Judge a dispatched row whose attempt is over, by the row's effect, not by newer code."""
+    life = key_life(found)
+    if found.effect is Effect.IDEMPOTENT and (life is None or life > timedelta()):
+        return Verdict.TAKE_OVER
+    if found.effect is Effect.AT_MOST_ONCE:
+        # Asking again about what the downstream system is at work on is no second effect.
+        return Verdict.TAKE_OVER if found.in_progress else Verdict.PARK
+    return Verdict.ASK if can_ask else Verdict.PARK
+
+
+def key_life(found: Action) -> timedelta | None:
+    """Return how long the downstream system still remembers the key; None is for ever."""
+    if found.key_ttl is None or found.dispatched_at is None:
+        return None
+    return found.key_ttl - (found.now - found.dispatched_at)
+
+
+def settles_in(found: Action, request: ActionRequest) -> timedelta:
+    """Return from when on "not found" means that no attempt so far had an effect.
+
+    Not before the last of them can have sent something, and not before the downstream system
+    shows what it was sent.
+    """
+    last = found.sent_until or found.lease_until
+    assert last is not None, "agent_actions_dispatch_is_complete"
+    return last + request.settles_after - found.now
 
 
 def why_parked(found: Action) -> str:
@@ -143,7 +203,7 @@ def why_parked(found: Action) -> str:
     if found.effect is Effect.IDEMPOTENT:
         return f"{lost}, and the downstream system remembers its key only for {found.key_ttl}"
     if found.effect is Effect.LOOKUP:
-        return f"{lost}, and the downstream system has not been asked"
+        return f"{lost}, and this worker cannot ask the downstream system about {found.tool}"
     return f"{lost}, and {found.tool} must not be sent twice"
 
 
@@ -167,8 +227,8 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
     if holder.dispatched_at is None:
         return Verdict.DISPATCH  # its attempt sent nothing and is gone: somebody has to
     if holder.claimed_by == request.key:
-        return _judge_attempt(holder, attempt)
-    return Verdict.WAIT if holder.leased else take_over(holder)
+        return _judge_attempt(holder, request, attempt)
+    return Verdict.WAIT if holder.leased else take_over(holder, can_ask=request.can_ask)
 
 
 def judge_settlement(key: ActionKey, found: Action | None) -> Action:

@@ -12,13 +12,19 @@ of each turn is recorded before it is acted on, and read back by a retry and a r
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Coroutine
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    is_cancelled_exception,
+)
+from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import replies
@@ -30,14 +36,23 @@ with workflow.unsafe.imports_passed_through():
         ToolCall,
         ToolResult,
     )
-    from ..activities.replies import Reply
+    from ..activities.guarded_call import NOT_STARTED
+    from ..activities.limits import CallLimits, RunLimits
+    from ..activities.replies import Reply, Unrecorded
     from ..activities.run_activities import (
         CALL_MODEL,
         CLOSE_RUN,
         OPEN_RUN,
+        RECORD_COMPLETION,
+        RECORD_OUTCOME,
+        SETTLE_TIMED_OUT,
+        STOP_RUN,
         CallModel,
         CloseRun,
         OpenRun,
+        RecordCompletion,
+        SettleTimedOut,
+        StopRun,
     )
     from ..activities.wire import pack, pack_text, to_text, unpack
     from ..canonical import digest, dumps, parse, scrub
@@ -45,16 +60,20 @@ with workflow.unsafe.imports_passed_through():
         ConversationTooLarge,
         MaxStepsExceeded,
         ModelUnavailable,
+        NodeTimeout,
+        RunDeadlineExceeded,
+        RunNotRunning,
         ScheduleUnsupported,
     )
-    from ..identity import position
+    from ..identity import Position, action_key, position
+    from ..ledger.actions import Effect
     from .action_headers import this_run
     from .progress import CallState, Progress, summarise
 
+T = TypeVar("T")
+
 AGENT_RUN: Final = "AgentRun"
 
-_ATTEMPT: Final = timedelta(minutes=15)
-"""Start-to-close of one attempt of a tool or a model request."""
 _LEDGER_ATTEMPT: Final = timedelta(seconds=15)
 """The same for an activity that only talks to the ledger: it does not heartbeat, so this is how
 long a run waits for one whose worker died in it."""
@@ -68,6 +87,14 @@ _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
 )
 
+_AFRESH: Final = (1, 2, 4, 8, 15, 30)
+"""Seconds before a call that could not be dispatched is started afresh, time after time."""
+_GIVEN_UP: Final = 2
+"""How often the server may give a call up (its workers died, or none was there) before what
+became of it is settled from the ledger."""
+_STOP_WAIT: Final = timedelta(seconds=60)
+"""How long a run that may start nothing waits for the cancellation that follows a stop."""
+
 
 @dataclass(frozen=True)
 class RunInput:
@@ -75,11 +102,13 @@ class RunInput:
 
     agent: str
     prompt: str
+    limits: RunLimits = field(default_factory=RunLimits)
 
     @property
     def digest(self) -> str:
         """By which a second start of the same id is known to be the same."""
-        return digest({"agent": self.agent, "prompt": self.prompt})
+        limits = {"limits": self.limits.given} if self.limits.given else {}
+        return digest({"agent": self.agent, "prompt": self.prompt, **limits})
 
 
 @dataclass(frozen=True)
@@ -114,8 +143,11 @@ class AgentRun:
         try:
             result = await self._opened(await self._open(given), given)
         except ActivityError as err:
-            if is_cancelled_exception(err):
-                raise
+            if is_cancelled_exception(err) or _cancelled():
+                raise asyncio.CancelledError from err
+            if _type_of(err) == RunNotRunning.__name__:
+                # A stop is committed before the cancellation is sent: it is on its way.
+                await workflow.sleep(_STOP_WAIT)
             raise _run_failure(err) from err
         self._show("done")
         return pack(result)
@@ -128,33 +160,54 @@ class AgentRun:
     async def _opened(self, spec: AgentSpec, given: RunInput) -> RunResult:
         """Run the loop and close the run in the ledger, however the loop ends."""
         try:
-            return await self._loop(spec, given)
+            return await self._within_deadline(spec, self._loop(spec, given))
         finally:
-            await workflow.execute_activity(
-                CLOSE_RUN,
-                pack(CloseRun(this_run())),
-                start_to_close_timeout=_LEDGER_ATTEMPT,
-                retry_policy=_RETRY,
-                summary="Close the run",
+            if _cancelled():
+                self._show("stopping")
+            await _see_through(_ask_ledger(CLOSE_RUN, CloseRun(this_run()), "Close the run"))
+
+    async def _within_deadline(
+        self, spec: AgentSpec, loop: Coroutine[Any, Any, RunResult]
+    ) -> RunResult:
+        """Run the loop within the run's deadline, which is a stop from within."""
+        if spec.deadline_seconds is None:
+            return await loop
+        running = asyncio.ensure_future(loop)
+        try:
+            await workflow.wait([running], timeout=max(spec.deadline_seconds, 0.001))
+        except asyncio.CancelledError:
+            running.cancel()
+        if not running.done() and not _cancelled():
+            reason = f"its run_deadline of {spec.deadline_seconds:g} s has passed"
+            await _see_through(
+                _ask_ledger(STOP_RUN, StopRun(this_run(), reason), "Stop: the deadline has passed")
             )
+            running.cancel()
+            await _see_through(_ended(running))
+            raise _failure(RunDeadlineExceeded(reason))
+        await _see_through(_ended(running))
+        return running.result()
 
     async def _loop(self, spec: AgentSpec, given: RunInput) -> RunResult:
         messages = [Message.user(given.prompt)]
         for step in range(spec.max_steps):
+            _stop_here_if_cancelled()
             self._progress.steps = step + 1
             self._show(f"step {step + 1}: asking the model")
             completion = await self._ask(spec, step, messages)
+            _stop_here_if_cancelled()
             if not completion.calls:
                 return RunResult(completion.text, step + 1, completion.finish_reason)
             self._show(f"step {step + 1}: {len(completion.calls)} calls")
             results = await self._run_calls(spec, step, completion.calls)
+            messages += [Message.user(notice) for notice in completion.notices]
             messages += [Message.assistant(completion), Message.tool(results)]
         raise _failure(MaxStepsExceeded(f"no answer within {spec.max_steps} model turns"))
 
     async def _open(self, given: RunInput) -> AgentSpec:
         opened = await workflow.execute_activity(
             OPEN_RUN,
-            pack(OpenRun(this_run(), given.agent, given.digest)),
+            pack(OpenRun(this_run(), given.agent, given.digest, given.limits)),
             result_type=RawValue,
             start_to_close_timeout=_LEDGER_ATTEMPT,
             retry_policy=_RETRY,
@@ -170,18 +223,22 @@ class AgentRun:
             raise _failure(
                 ConversationTooLarge(f"at turn {step + 1} the run has {len(request)} characters")
             )
-        answer = await workflow.execute_activity(
+        answer = await _carry_out(
+            spec,
             CALL_MODEL,
             pack_text(request),
-            result_type=RawValue,
-            activity_id=f"{step}.model",
-            start_to_close_timeout=_ATTEMPT,
-            heartbeat_timeout=timedelta(seconds=spec.heartbeat_seconds),
-            retry_policy=_RETRY,
-            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            at=f"{step}.model",
+            limits=spec.model_limits,
             summary=scrub(f"Ask {spec.model}, turn {step + 1}", limit=150),
         )
-        return unpack(Completion, answer)
+        if answer is None:
+            raise _failure(NodeTimeout(f"turn {step + 1}: the model's attempts were lost"))
+        completion = unpack(Completion, answer)
+        if not completion.unrecorded:
+            return completion
+        known = RecordCompletion(this_run(), step, replace(completion, unrecorded=False))
+        recorded = _ask_ledger(RECORD_COMPLETION, known, "Record what the model answered")
+        return unpack(Completion, await _see_through(recorded))
 
     async def _run_calls(
         self, spec: AgentSpec, step: int, calls: list[ToolCall]
@@ -214,32 +271,129 @@ class AgentRun:
             reply = await self._run_tool(spec, known[call.name], at, call)
         return ToolResult(at, call.id, call.name, reply.status, replies.content_text(reply))
 
-    async def _run_tool(self, spec: AgentSpec, tool: ToolSpec, at: str, call: ToolCall) -> Reply:
+    async def _run_tool(
+        self, spec: AgentSpec, tool: ToolSpec, at: Position, call: ToolCall
+    ) -> Reply:
         name = tool.definition.name
         arguments = parse(call.arguments)
         summary = summarise(name, tool.summary, arguments)
         shown = self._progress.begin(at, summary)
         self._show(self._progress.state)
-        answer = await workflow.execute_activity(
-            name,
-            pack_text(dumps(arguments)),
-            result_type=RawValue,
-            activity_id=at,
-            start_to_close_timeout=_ATTEMPT,
-            heartbeat_timeout=timedelta(seconds=spec.heartbeat_seconds),
-            retry_policy=_RETRY,
-            # The default would report the run as cancelled while its tool still works.
-            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-            summary=summary,
-        )
-        reply = unpack(Reply, answer)
+        reply = await self._reply(spec, tool, at, pack_text(dumps(arguments)), summary)
         shown.state = _state(reply)
         self._show(self._progress.state)
         return reply
 
+    async def _reply(
+        self, spec: AgentSpec, tool: ToolSpec, at: Position, arguments: RawValue, summary: str
+    ) -> Reply:
+        """Carry a call out until it is known what to tell, recorded, or surely unknown."""
+        while True:
+            answer = await _carry_out(
+                spec, tool.definition.name, arguments, at=at, limits=tool.limits, summary=summary
+            )
+            if answer is not None:
+                reply = unpack(Reply, answer)
+                return reply if reply.unrecorded is None else await _record(reply.unrecorded)
+            if tool.effect is Effect.READ:
+                return replies.node_timed_out()
+            given_up = SettleTimedOut(action_key(this_run(), at))
+            settled = await _see_through(
+                _ask_ledger(SETTLE_TIMED_OUT, given_up, f"Settle {at}, which was given up")
+            )
+            reply = unpack(Reply, settled)
+            if reply.action_key is not None:
+                return reply
+
     def _show(self, state: str) -> None:
         self._progress.state = state
         workflow.set_current_details(self._progress.markdown())
+
+
+async def _carry_out(
+    spec: AgentSpec, activity: str, argument: RawValue, *, at: str, limits: CallLimits, summary: str
+) -> RawValue | None:
+    """Run one activity of a turn; None where the server gave it up, time after time.
+
+    What could not be dispatched (no ledger, a key that another action is at work on) is
+    started afresh, with a fresh clock: an outage ends no run.
+    """
+    afresh = given_up = 0
+    while True:
+        try:
+            answer: RawValue = await workflow.execute_activity(
+                activity,
+                argument,
+                result_type=RawValue,
+                activity_id=at,
+                start_to_close_timeout=min(limits.start_to_close, limits.schedule_to_close),
+                schedule_to_close_timeout=limits.schedule_to_close,
+                heartbeat_timeout=timedelta(seconds=spec.heartbeat_seconds),
+                retry_policy=_RETRY,
+                # The default would report the run as cancelled while its tool still works.
+                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+                summary=summary,
+            )
+            return answer
+        except ActivityError as err:
+            if _cancelled():
+                raise
+            if _type_of(err) == NOT_STARTED:
+                await workflow.sleep(_AFRESH[min(afresh, len(_AFRESH) - 1)])
+                afresh += 1
+            elif isinstance(err.cause, TimedOutError):
+                given_up += 1
+                if given_up == _GIVEN_UP:
+                    return None
+            else:
+                raise
+
+
+async def _record(ended: Unrecorded) -> Reply:
+    """Have an outcome recorded that its attempt could not; return the reply that stands."""
+    return unpack(
+        Reply, await _see_through(_ask_ledger(RECORD_OUTCOME, ended, "Record how a call ended"))
+    )
+
+
+async def _ask_ledger(activity: str, request: Any, summary: str) -> RawValue:
+    """Run an activity that only talks to the ledger, until it answers."""
+    answer: RawValue = await workflow.execute_activity(
+        activity,
+        pack(request),
+        result_type=RawValue,
+        start_to_close_timeout=_LEDGER_ATTEMPT,
+        retry_policy=_RETRY,
+        summary=summary,
+    )
+    return answer
+
+
+async def _see_through(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for ``work`` even where the run is cancelled meanwhile; that stands all the same."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await workflow.wait([task])
+        except asyncio.CancelledError:
+            continue
+    return task.result()
+
+
+async def _ended(running: asyncio.Future[Any]) -> None:
+    await workflow.wait([running])
+
+
+def _cancelled() -> bool:
+    """Whether the run was cancelled, whatever its activities made of that."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _stop_here_if_cancelled() -> None:
+    """Go no further in a run that was cancelled while it saw something through."""
+    if _cancelled():
+        raise asyncio.CancelledError
 
 
 def _read_input(raw: RawValue) -> RunInput:
@@ -263,8 +417,12 @@ def _run_failure(error: ActivityError) -> BaseException:
     cause = error.cause
     if not isinstance(cause, ApplicationError):
         return cause or error
-    final = cause.type != ModelUnavailable.__name__
+    final = cause.type not in (ModelUnavailable.__name__, NodeTimeout.__name__)
     return ApplicationError(cause.message, type=cause.type, non_retryable=final)
+
+
+def _type_of(error: ActivityError) -> str | None:
+    return error.cause.type if isinstance(error.cause, ApplicationError) else None
 
 
 def _failure(error: Any) -> ApplicationError:

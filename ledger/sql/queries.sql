@@ -6,23 +6,35 @@ values (%(run_key)s, %(workflow_id)s, %(agent)s, %(input_digest)s, %(attempt_at)
 on conflict (run_key) do update
     set input_digest = coalesce(nullif(agent_runs.input_digest, ''), excluded.input_digest),
         state = case
-            when agent_runs.state = 'ended'
+            when agent_runs.state = 'ended' and agent_runs.stopped_at is null
                  and agent_runs.ended_attempt_at < excluded.opened_attempt_at
             then 'running' else agent_runs.state end
-returning *;
+returning *, clock_timestamp() as now;
+
+-- stop_run: from this commit on the run starts nothing; one that is being undone is left alone.
+-- A run that has not opened yet is kept from opening.
+insert into agent_runs (
+    run_key, workflow_id, agent, input_digest, state, opened_attempt_at, stopped_at, stop_reason)
+values (%(run_key)s, %(workflow_id)s, %(agent)s, '', 'stopping', %(attempt_at)s,
+        clock_timestamp(), %(reason)s)
+on conflict (run_key) do update
+    set state = case agent_runs.state when 'running' then 'stopping' else agent_runs.state end,
+        stopped_at = coalesce(agent_runs.stopped_at, excluded.stopped_at),
+        stop_reason = coalesce(agent_runs.stop_reason, excluded.stop_reason)
+returning *, clock_timestamp() as now;
 
 -- end_run: close a run; a later attempt (by the engine's clock) may open it again.
 update agent_runs
    set state = 'ended',
        ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
  where run_key = %(run_key)s
-returning *;
+returning *, clock_timestamp() as now;
 
 -- get_run: one run.
-select * from agent_runs where run_key = %(run_key)s;
+select *, clock_timestamp() as now from agent_runs where run_key = %(run_key)s;
 
 -- list_runs: the newest runs, those of one workflow id if it is given.
-select * from agent_runs
+select *, clock_timestamp() as now from agent_runs
  where %(workflow_id)s::text is null or workflow_id = %(workflow_id)s
  order by created_at desc, run_key
  limit %(limit)s;
@@ -32,7 +44,8 @@ select * from agent_runs where run_key = %(run_key)s for share;
 
 -- reopen_run: a claim by an execution that began after the end goes on with the run.
 update agent_runs set state = 'running'
- where run_key = %(run_key)s and state = 'ended' and ended_attempt_at < %(attempt_at)s
+ where run_key = %(run_key)s and state = 'ended' and stopped_at is null
+   and ended_attempt_at < %(attempt_at)s
 returning *;
 
 -- claim_new: the common case in one statement: the run runs, the action is new, its domain
@@ -46,12 +59,12 @@ with run as (
     insert into agent_actions (
         key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, effect,
         key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-        lease_until, tries, dispatched_at)
+        lease_until, sent_until, tries, dispatched_at)
     select %(key)s, %(tool)s, %(args)s::json, run.run_key, %(position)s, %(thread_id)s,
            %(idempotency_key)s, %(domain_key)s::text, %(effect)s, %(key_ttl)s::interval,
            %(requested_digest)s, %(effective_digest)s, %(token)s::uuid, %(key)s,
-           %(attempt_at)s::timestamptz, clock_timestamp() + %(lease)s::interval, 1,
-           clock_timestamp()
+           %(attempt_at)s::timestamptz, clock_timestamp() + %(lease)s::interval,
+           clock_timestamp() + %(deadline)s::interval, 1, clock_timestamp()
       from run
      where not exists (select from agent_domain_keys where domain_key = %(domain_key)s)
        -- The same call of an earlier turn is unknown: see open_unknown.
@@ -93,12 +106,12 @@ update agent_domain_keys set held_by = null
 insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
     effect, key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-    lease_until, tries, dispatched_at)
+    lease_until, sent_until, tries, dispatched_at)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
     %(requested_digest)s, %(effective_digest)s, %(token)s, %(key)s, %(attempt_at)s,
-    clock_timestamp() + %(lease)s, 1, clock_timestamp())
+    clock_timestamp() + %(lease)s, clock_timestamp() + %(deadline)s, 1, clock_timestamp())
 returning *, clock_timestamp() as now;
 
 -- insert_settled: an action that is never called: it duplicates another, or was refused.
@@ -122,10 +135,46 @@ update agent_actions
        claimed_by = %(claimed_by)s,
        attempt_at = %(attempt_at)s,
        lease_until = clock_timestamp() + %(lease)s,
+       sent_until = clock_timestamp() + %(deadline)s,
+       asking = false,
+       in_progress = false,
        tries = tries + 1,
        dispatched_at = coalesce(dispatched_at, clock_timestamp())
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
+
+-- take_to_ask: own an action in order to ask about it; until when it may be sent stays.
+update agent_actions
+   set claim_token = %(token)s,
+       claimed_by = %(claimed_by)s,
+       attempt_at = %(attempt_at)s,
+       lease_until = clock_timestamp() + %(lease)s,
+       asking = true
+ where key = %(key)s and status = 'pending'
+returning *, clock_timestamp() as now;
+
+-- send_after_asking: it surely never happened; call it, if the asking run still runs.
+with run as (
+    select run_key from agent_runs
+     where run_key = %(run_key)s and state = 'running'
+       for share
+)
+update agent_actions
+   set asking = false, in_progress = false, tries = tries + 1,
+       lease_until = clock_timestamp() + %(lease)s,
+       sent_until = clock_timestamp() + %(deadline)s
+  from run
+ where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
+returning key;
+
+-- fail_try: the tool failed the try of this claim, which is over unless its tool goes on. Set,
+-- not added, so that a repeated statement does not count twice.
+update agent_actions
+   set failures = %(failures)s, in_progress = %(in_progress)s,
+       sent_until = case when %(over)s then least(sent_until, clock_timestamp())
+                         else sent_until end
+ where key = %(key)s and claim_token = %(token)s and status = 'pending'
+returning key;
 
 -- open_unknown: another turn's equal call of a keyless tool, which is still unknown. Two equal
 -- calls in one message (the part before the dot) are two calls.
@@ -140,26 +189,42 @@ select *, clock_timestamp() as now from agent_actions
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, done_at = clock_timestamp(),
-       parked_at = null, parked_reason = null,
+       parked_at = null, parked_reason = null, settled_at = clock_timestamp(),
        decided_by = %(by)s, decided_at = clock_timestamp()
  where status = 'pending'
    and (key = %(key)s or (duplicate_of = %(key)s and parked_at is not null))
 returning *, clock_timestamp() as now;
 
--- hand_back: the attempt sent nothing; the row is an intent again.
+-- hand_back: the attempt sent nothing; the row is an intent again. Not if an earlier attempt
+-- may have sent something: this one dispatched it a second time, or only asks about it.
 update agent_actions
    set claim_token = null, claimed_by = null, attempt_at = null, lease_until = null,
-       dispatched_at = null, tries = tries - 1
+       sent_until = null, dispatched_at = null, tries = tries - 1, failures = %(failures)s
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and tries = 1
+   and not asking
 returning key;
 
 -- record: the outcome, by the attempt that holds the claim; the first one stands.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       result = %(result)s::json, done_at = clock_timestamp()
+ where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
+returning key;
+
+-- record_late: the same for an action that was told to be unknown meanwhile.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, done_at = clock_timestamp(),
-       parked_at = null, parked_reason = null
+       parked_at = null, parked_reason = null, settled_at = clock_timestamp()
  where key = %(key)s and claim_token = %(token)s and status = 'pending'
 returning key;
+
+-- settle_repeats: the calls that were answered with an action that was unknown until now.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       result = %(result)s::json, done_at = clock_timestamp(),
+       parked_at = null, parked_reason = null, settled_at = clock_timestamp()
+ where duplicate_of = %(key)s and parked_at is not null;
 
 -- park: not sent again by itself; a person settles it.
 update agent_actions
@@ -186,3 +251,13 @@ returning completion::text;
 -- get_completion: what the model answered at this turn, if it is recorded.
 select completion::text from agent_completions
  where run_key = %(run_key)s and step = %(step)s;
+
+-- untold: what has been settled since the run was told that it is unknown, up to this turn.
+select *, clock_timestamp() as now from agent_actions
+ where run_key = %(run_key)s and settled_at is not null
+   and (told_step is null or told_step = %(step)s)
+ order by settled_at, key;
+
+-- mark_told: the model is told of them at this turn.
+update agent_actions set told_step = %(step)s
+ where key = any(%(keys)s) and settled_at is not null and told_step is null;

@@ -149,6 +149,7 @@ async def test_a_new_action_is_committed_as_dispatched_before_anything_is_sent(
         idempotency_key="cl_2zx2bhc2odkkq6fcfxxnluueisyq7ovevlushviy",
         domain_key=None,
         attempt=by,
+        effect=Effect.IDEMPOTENT,
     )
     found = await row(pool, request.key)
     assert (found["status"], found["tries"], found["effect"]) == ("pending", 1, "idempotent")
@@ -283,7 +284,11 @@ async def test_a_takeover_keeps_the_time_from_which_the_provider_may_know_the_ke
             timedelta(hours=24),
             f"{LOST}, and the downstream system remembers its key only for 1 day, 0:00:00",
         ),
-        (Effect.LOOKUP, None, f"{LOST}, and the downstream system has not been asked"),
+        (
+            Effect.LOOKUP,
+            None,
+            f"{LOST}, and this worker cannot ask the downstream system about charge_card",
+        ),
         (Effect.AT_MOST_ONCE, None, f"{LOST}, and charge_card must not be sent twice"),
     ],
 )
@@ -473,8 +478,9 @@ async def test_recording_what_a_failover_lost_is_refused(ledger: ActionLedger, p
     claim = await dispatched(ledger, action(), attempt())
     await sql(pool, "delete from agent_actions")
 
-    with pytest.raises(Fenced, match="or its row is gone"):
+    with pytest.raises(Fenced, match="is gone: a failover lost it") as refused:
         await ledger.record(claim, Outcome.ok(RECEIPT))
+    assert refused.value.lost
 
 
 async def test_a_lost_row_is_claimed_again_under_the_same_key(

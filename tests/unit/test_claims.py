@@ -71,6 +71,12 @@ DISPATCHED = Action(
     codec_version=1,
     decided_by=None,
     decided_at=None,
+    failures=0,
+    sent_until=None,
+    asking=False,
+    in_progress=False,
+    settled_at=None,
+    told_step=None,
     now=NOON + MINUTE,
 )
 INTENT = replace(
@@ -153,28 +159,32 @@ def test_effective_arguments_may_differ_at_a_position_whose_requested_ones_do_no
 
 
 @pytest.mark.parametrize(
-    ("effect", "key_ttl", "age", "verdict"),
+    ("effect", "key_ttl", "age", "can_ask", "verdict"),
     [
-        (Effect.IDEMPOTENT, None, timedelta(days=365), Verdict.TAKE_OVER),
-        (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=23), Verdict.TAKE_OVER),
-        (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=24), Verdict.PARK),
-        (Effect.LOOKUP, None, timedelta(0), Verdict.PARK),
-        (Effect.AT_MOST_ONCE, None, timedelta(0), Verdict.PARK),
+        (Effect.IDEMPOTENT, None, timedelta(days=365), False, Verdict.TAKE_OVER),
+        (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=23), False, Verdict.TAKE_OVER),
+        (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=23), True, Verdict.TAKE_OVER),
+        (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=24), False, Verdict.PARK),
+        (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=24), True, Verdict.ASK),
+        (Effect.LOOKUP, None, timedelta(0), True, Verdict.ASK),
+        (Effect.LOOKUP, None, timedelta(0), False, Verdict.PARK),
+        (Effect.AT_MOST_ONCE, None, timedelta(0), False, Verdict.PARK),
+        (Effect.AT_MOST_ONCE, None, timedelta(0), True, Verdict.PARK),
     ],
 )
 def test_a_lost_attempt_is_repeated_only_where_the_key_still_counts(
-    effect: Effect, key_ttl: timedelta | None, age: timedelta, verdict: Verdict
+    effect: Effect, key_ttl: timedelta | None, age: timedelta, can_ask: bool, verdict: Verdict
 ) -> None:
     found = replace(DISPATCHED, effect=effect, key_ttl=key_ttl, now=NOON + age)
 
-    assert take_over(found) is verdict
+    assert take_over(found, can_ask=can_ask) is verdict
 
 
 @pytest.mark.parametrize(
     ("effect", "reason"),
     [
         (Effect.IDEMPOTENT, "the downstream system remembers its key only for 1 day, 0:00:00"),
-        (Effect.LOOKUP, "the downstream system has not been asked"),
+        (Effect.LOOKUP, "this worker cannot ask the downstream system about charge_card"),
         (Effect.AT_MOST_ONCE, "charge_card must not be sent twice"),
     ],
 )

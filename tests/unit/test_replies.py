@@ -48,6 +48,12 @@ def parked(*, duplicate_of: str | None = None) -> Action:
         codec_version=1,
         decided_by=None,
         decided_at=None,
+        failures=0,
+        sent_until=None,
+        asking=False,
+        in_progress=False,
+        settled_at=None,
+        told_step=None,
         now=NOW,
     )
 

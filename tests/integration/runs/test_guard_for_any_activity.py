@@ -24,7 +24,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker
 
 from commitline.activities.activity_guard import GuardedActivity
-from commitline.activities.guard import GuardInterceptor, current_call
+from commitline.activities.guard import GuardInterceptor
+from commitline.activities.guarded_call import current_call
 from commitline.canonical import digest
 from commitline.errors import DefinitionError, ToolRefused
 from commitline.identity import Position, RunKey
@@ -388,7 +389,7 @@ async def test_a_refusal_after_a_lost_attempt_proves_nothing_and_frees_no_key(
         (None, "unknown"),
     ]
     assert actions[0].parked_reason == (
-        "an earlier attempt was lost; now ToolRefused: order 4821 is not shipped yet"
+        "an earlier attempt may have happened; now ToolRefused: order 4821 is not shipped yet"
     )
     assert CALLS["capture"] == 1
 

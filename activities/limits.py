@@ -1,0 +1,146 @@
+"""Deadlines: what they are set to, and how they travel.
+
+    setting        default   bounds
+    tool_timeout   300 s     one attempt of one tool call
+    node_timeout   900 s     a model request or a tool call, each with its retries
+    model_timeout  600 s     one model request
+    run_deadline   none      the run
+
+The most specific setting wins: the run's for a tool, the tool's, the run's, the agent's, the
+default. None, zero and less mean no limit; what is no number is logged, and the default used.
+
+They are enforced inside the activity. The server's time-outs lie beyond them as backstops,
+because the SDK starts the next attempt before it cancels the old one. So each is one thing in
+two places: the workflow sets the server's from ours, the activity reads ours back from the
+server's. The time that has passed is the server's too: a worker's wrong clock does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from temporalio import activity
+
+log = structlog.get_logger("commitline")
+
+BACKSTOP: Final = timedelta(seconds=30)
+"""How far the server's time-outs lie beyond ours: a slow claim, a slow record, a hand-over."""
+NO_LIMIT: Final = timedelta(days=3650)
+"""What the server is told where there is no limit; it wants one."""
+
+DEFAULTS: Final = {"tool_timeout": 300.0, "node_timeout": 900.0, "model_timeout": 600.0}
+"""Seconds."""
+
+UNSET: Final = "unset"
+"""Not set here: the next less specific setting decides."""
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """The deadlines of one call, in seconds; None is no limit."""
+
+    attempt_seconds: float | None
+    node_seconds: float | None
+
+    @property
+    def start_to_close(self) -> timedelta:
+        """The server's time-out of one attempt."""
+        return _beyond(self.attempt_seconds)
+
+    @property
+    def schedule_to_close(self) -> timedelta:
+        """The server's time-out of the call with its retries."""
+        return _beyond(self.node_seconds)
+
+    @property
+    def nearest(self) -> float | None:
+        """The one that ends this attempt."""
+        given = [one for one in (self.attempt_seconds, self.node_seconds) if one is not None]
+        return min(given, default=None)
+
+    @classmethod
+    def of_this_attempt(cls) -> CallLimits:
+        """Return what is left for the running attempt of an activity of ours."""
+        info = activity.info()
+        node = _within(info.schedule_to_close_timeout)
+        waited = info.started_time - info.scheduled_time
+        return cls(
+            attempt_seconds=_seconds(_within(info.start_to_close_timeout)),
+            node_seconds=None if node is None else _seconds(node - waited),
+        )
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """Deadlines that a run was started with, as they were given; kept with its input."""
+
+    tool_timeout: Any = UNSET
+    node_timeout: Any = UNSET
+    model_timeout: Any = UNSET
+    run_deadline: Any = UNSET
+    tool_timeouts: Mapping[str, Any] = field(default_factory=dict)
+    """``tool_timeout`` by tool."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What is set, as plain JSON: a duration as its seconds."""
+        return {
+            name: _plain(value) for name, value in vars(self).items() if value not in ("unset", {})
+        }
+
+
+def resolve(name: str, *settings: Any) -> float | None:
+    """Return a deadline in seconds: of the first setting that is set, else the default.
+
+    Args:
+        name: ``tool_timeout``, ``node_timeout``, ``model_timeout`` or ``run_deadline``.
+        settings: From the most specific to the least; `UNSET` where there is none.
+    """
+    for setting in settings:
+        if isinstance(setting, str) and setting == UNSET:
+            continue
+        try:
+            return _number(setting)
+        except (TypeError, ValueError):
+            log.warning("limits.setting_invalid", setting=name, value=repr(setting)[:80])
+            break
+    return DEFAULTS.get(name)
+
+
+def _number(setting: Any) -> float | None:
+    if setting is None:
+        return None
+    if isinstance(setting, timedelta):
+        seconds = setting.total_seconds()
+    elif isinstance(setting, bool) or not isinstance(setting, int | float | str):
+        raise TypeError("not a number of seconds")
+    else:
+        seconds = float(setting)
+    if math.isnan(seconds):
+        raise ValueError("not a number")
+    return seconds if 0 < seconds < NO_LIMIT.total_seconds() else None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    return value if value is None or isinstance(value, str | int | float | list) else repr(value)
+
+
+def _beyond(seconds: float | None) -> timedelta:
+    return NO_LIMIT if seconds is None else timedelta(seconds=seconds) + BACKSTOP
+
+
+def _within(server: timedelta | None) -> timedelta | None:
+    return None if server is None or server >= NO_LIMIT else server - BACKSTOP
+
+
+def _seconds(left: timedelta | None) -> float | None:
+    return None if left is None else max(left.total_seconds(), 0.0)
