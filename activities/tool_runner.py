@@ -16,12 +16,15 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import structlog
 
 from .failures import Contained
+
+T = TypeVar("T")
 
 log = structlog.get_logger("commitline")
 
@@ -29,6 +32,31 @@ _PROBE_SECONDS: Final = 1.0
 """How long the tools' event loop may be deaf before it is said in the log."""
 _CLOSE_SECONDS: Final = 1.0
 """How long closing waits for the tools' event loop; a blocked one ends with the process."""
+
+
+class _ThreadEach(ThreadPoolExecutor):
+    """Gives every `asyncio.to_thread` of a tool a thread of its own.
+
+    asyncio's own pool has a few threads more than the machine has cores: hung calls use it up,
+    and every other async tool waits behind them.
+    """
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """See base class."""
+        future: Future[T] = Future()
+
+        def body() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                result = fn(*args, **kwargs)
+            except BaseException as err:
+                future.set_exception(err)
+            else:
+                future.set_result(result)
+
+        threading.Thread(target=body, name="commitline-to-thread", daemon=True).start()
+        return future
 
 
 class ToolRunner:
@@ -96,6 +124,7 @@ class ToolRunner:
 
     def _turn(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._loop.set_default_executor(_ThreadEach())
         self._loop.run_forever()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()

@@ -7,12 +7,16 @@ stand between. ``json`` is read as the text that it is.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool
+
+_CONNECT_TIMEOUT: Final = {"connect_timeout": 5}
+"""Seconds. The driver's own two minutes keep the pool from trying another server meanwhile."""
 
 Connection: TypeAlias = AsyncConnection[DictRow]
 Pool: TypeAlias = AsyncConnectionPool[Connection]
@@ -25,6 +29,7 @@ def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
         database_url: A URL or libpq connection string.
         size: Connections at most. One is held per statement, so a few serve many runs.
     """
+    timeouts = {} if "connect_timeout" in conninfo_to_dict(database_url) else _CONNECT_TIMEOUT
     return AsyncConnectionPool(
         database_url,
         connection_class=AsyncConnection[DictRow],
@@ -33,7 +38,11 @@ def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
         open=False,
         name="commitline",
         configure=_configure,
+        # After a failure it waits twice as long each time, until this. Whoever asks next makes
+        # it try anew, so it had better give up soon: a long outage is over when it is over.
+        reconnect_timeout=1.0,
         kwargs={
+            **timeouts,
             "autocommit": True,
             "row_factory": dict_row,
             # Prepared statements belong to a session, and a transaction-mode pooler gives
