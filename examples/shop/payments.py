@@ -7,9 +7,10 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-from commitline import ToolRefused
+from commitline import StillInProgress, ToolRefused
 
 PAYMENT_DECLINED = 402
+UNDER_WAY = 409
 
 
 async def get(path: str) -> dict[str, Any]:
@@ -36,4 +37,7 @@ def _request(path: str, body: dict[str, Any] | None, key: str | None) -> dict[st
         if err.code == PAYMENT_DECLINED:
             # Declined means that nothing was charged: say so, and the key is free again.
             raise ToolRefused(err.read().decode()) from err
+        if err.code == UNDER_WAY:
+            # A request with this key has not ended: its answer is worth waiting for.
+            raise StillInProgress(err.read().decode()) from err
         raise

@@ -24,8 +24,9 @@ def introduction(count: int) -> str:
     what = "scenario" if count == 1 else "scenarios"
     return (
         f"Playing {count} {what}, {AT_A_TIME} at a time, on real servers of their own. In each, "
-        "a shop's agent calls three tools at once (lookup_order, charge_card, send_receipt), its "
-        "worker is killed with SIGKILL, and a second worker finishes the run.\n"
+        "a shop's agent calls three tools at once (lookup_order, charge_card, send_receipt). Its "
+        "worker is killed with SIGKILL, and a second worker finishes the run; or a tool hangs; or "
+        "the database is gone when the charge is to be recorded.\n"
     )
 
 
@@ -36,11 +37,12 @@ def timeline(result: Result) -> RenderableType:
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
     for entry in result.timeline:
-        text = Text(entry.text, style="bold red" if entry.text.startswith("KILLED") else "")
+        loud = entry.text.split(" ")[0].isupper()  # KILLED, GONE
+        text = Text(entry.text, style="bold red" if loud else "")
         who = Text(entry.who, style=_STYLES.get(entry.who, "dim"))
         lines.add_row(f"{entry.seconds:.2f}", who, text)
     kind = "Guarded by Commitline" if result.scenario.guarded else "Plain Temporal, no Commitline"
-    head = Text(f"{kind}. The worker dies {result.scenario.where}.\n", style="dim")
+    head = Text(f"{kind}. {result.scenario.where}.\n", style="dim")
     return Panel(
         Group(head, lines),
         title=Text(result.scenario.name, style="bold"),
@@ -89,13 +91,25 @@ def explanation(results: Sequence[Result]) -> str:
         )
     parts = [
         "charges, requests (for charges), mails: what the provider counted. rows: the calls that "
-        "the ledger holds, by state. sec: seconds from the kill to the end of the run.",
+        "the ledger holds, by state. sec: seconds from the kill (or the charge, where nothing is "
+        "killed) to the end of the run.",
     ]
     if any(result.scenario.guarded for result in results):
         parts.append(
             "Guarded, the customer is charged once wherever the worker dies. Where a second "
             "charge request was sent, it carried the key of the first, so the provider answered "
             "it with the first charge."
+        )
+    mishaps = {result.scenario.mishap for result in results}
+    if "hang" in mishaps:
+        parts.append(
+            "hung tool: each attempt ended at its tool_timeout, and the next one asked again with "
+            "the same key, until the provider gave the answer of the one charge."
+        )
+    if "outage" in mishaps:
+        parts.append(
+            "ledger away: the charge was made and could not be recorded. It was not made again: "
+            "its outcome went into Temporal's history and into the ledger when that was back."
         )
     if any(not result.scenario.guarded for result in results):
         parts.append(

@@ -1,16 +1,25 @@
-"""What the demo shows: where a worker is killed, and what must be true afterwards."""
+"""What the demo shows: what goes wrong, and what must be true afterwards."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from ...crash import CRASH_POINTS
 from ...ledger import Action
 
 BASELINE: Final = "baseline"
+HUNG_TOOL: Final = "hung tool"
+LEDGER_AWAY: Final = "ledger away"
+
+Mishap = Literal["kill", "hang", "outage"]
+
+HANG_SECONDS: Final = 6.0
+"""How long the provider keeps its answer to itself."""
+TOOL_TIMEOUT: Final = 2.0
+OUTAGE_SECONDS: Final = 10.0
 
 _WHERE: Final = {
     "before_claim": "just before it claims the call",
@@ -26,10 +35,12 @@ _OF_THE_MODEL: Final = ("after_completion", "completion_recorded")
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run of the shop's agent whose first worker is killed at ``crash_at``."""
+    """One run of the shop's agent, to which something happens."""
 
     name: str
-    crash_at: str
+    crash_at: str = ""
+    """Where its first worker is killed, if it is."""
+    mishap: Mishap = "kill"
     guarded: bool = True
     """False: the same tools as plain Temporal activities, by `baseline`."""
     requests: int | None = None
@@ -38,7 +49,21 @@ class Scenario:
 
     @property
     def where(self) -> str:
-        """When the worker dies, in words."""
+        """What happens, and when, in words."""
+        if self.mishap == "hang":
+            return (
+                f"The provider charges and does not answer for {HANG_SECONDS:g} s; a charge may "
+                f"take {TOOL_TIMEOUT:g} s (tool_timeout)"
+            )
+        if self.mishap == "outage":
+            return (
+                "The provider has charged, and before the tool returns Postgres is gone, for "
+                f"{OUTAGE_SECONDS:g} s"
+            )
+        return f"The worker dies {self._point}"
+
+    @property
+    def _point(self) -> str:
         point, _, tool = self.crash_at.partition("@")
         return f"at {tool}, {_WHERE[point]}" if tool else _WHERE[point]
 
@@ -59,6 +84,8 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     ),
     _guarded("after_claim@send_receipt"),
     _guarded("after_effect@send_receipt"),
+    Scenario(HUNG_TOOL, mishap="hang"),
+    Scenario(LEDGER_AWAY, mishap="outage", requests=1),
     Scenario(BASELINE, "after_effect@charge_card", guarded=False),
 )
 

@@ -28,8 +28,17 @@ from ...config import Settings
 from ...devstack import DevStack
 from ...ledger import Action, migrate
 from ..processes import ProviderProcess, WorkerProcess
+from ..proxy import TcpProxy
 from .baseline import PLAIN_AGENT
-from .scenarios import SCENARIOS, Scenario, World, faults
+from .scenarios import (
+    HANG_SECONDS,
+    OUTAGE_SECONDS,
+    SCENARIOS,
+    TOOL_TIMEOUT,
+    Scenario,
+    World,
+    faults,
+)
 from .timeline import Entry, Timeline, effects
 
 APP: Final = "commitline.examples.shop.app:app"
@@ -51,7 +60,7 @@ class Result:
     scenario: Scenario
     world: World
     recovery_seconds: float | None
-    """From the kill to the end of the run; None if it did not end."""
+    """From the kill, or the charge, to the end of the run; None if it did not end."""
     faults: Sequence[str]
     timeline: Sequence[Entry] = field(repr=False)
 
@@ -177,8 +186,10 @@ class _Play:
         self._timeline.add("demo", f"started the run {handle.id}")
         ended = asyncio.ensure_future(_end(handle))
         try:
-            killed_at = await self._until_killed()
-            took = await self._until_ended(ended, killed_at)
+            if self._scenario.mishap == "kill":
+                took = await self._until_ended(ended, await self._until_killed())
+            else:
+                took = await self._through(ended)
             problems: list[str] = []
         except (AssertionError, TimeoutError) as err:
             took, problems = None, [str(err)]
@@ -189,7 +200,8 @@ class _Play:
     async def _start(self) -> WorkflowHandle[Any, Any]:
         run_id = f"support-{self._folder.name}"
         if self._scenario.guarded:
-            await self._client.start(AGENT, PROMPT, id=run_id)
+            limits = {"charge_card": TOOL_TIMEOUT} if self._scenario.mishap == "hang" else {}
+            await self._client.start(AGENT, PROMPT, id=run_id, tool_timeouts=limits)
             return self._client.temporal.get_workflow_handle(run_id)
         return await self._client.temporal.start_workflow(
             PLAIN_AGENT, PROMPT, id=run_id, task_queue=self._environment["COMMITLINE_TASK_QUEUE"]
@@ -217,16 +229,51 @@ class _Play:
             await self._look_at_ledger("worker 2")
         return round(took, 2)
 
-    def _worker(self, name: str, *, crash_at: str | None = None) -> WorkerProcess:
+    async def _through(self, ended: asyncio.Future[None]) -> float:
+        """Run one worker through a mishap that kills nobody; return seconds since the charge."""
+        hangs = self._scenario.mishap == "hang"
+        self._provider.behave(delay_seconds=HANG_SECONDS if hangs else 1.0)
+        database = self._environment["COMMITLINE_DATABASE_URL"]
+        with (
+            TcpProxy.before(database) as proxy,
+            self._worker("worker 1", database=proxy.url(database)),
+        ):
+            await self._watch(lambda: self._provider.effects("charge:4821") > 0, "no charge")
+            charged_at = time.monotonic()
+            if not hangs:
+                await self._take_the_ledger_away(proxy)
+            await self._watch(ended.done, "the run did not end")
+            took = time.monotonic() - charged_at
+            self._timeline.add("demo", f"the run has ended, {took:.1f} s after the charge")
+            self._timeline.look()
+            await self._look_at_ledger("worker 1")
+        return round(took, 2)
+
+    async def _take_the_ledger_away(self, proxy: TcpProxy) -> None:
+        await self._look_at_ledger("worker 1")
+        proxy.cut()
+        self._timeline.add("demo", "GONE is the database, for the worker")
+        back_at = time.monotonic() + OUTAGE_SECONDS
+        await self._watch(lambda: time.monotonic() > back_at, "time stood still")
+        proxy.restore()
+        self._timeline.add("demo", "the database is back")
+
+    def _worker(
+        self, name: str, *, crash_at: str | None = None, database: str = ""
+    ) -> WorkerProcess:
         log = self._folder / f"{name.replace(' ', '-')}.log"
         module = "commitline.worker"
         if not self._scenario.guarded:
             module = "commitline.testing.demo.baseline"
         self._timeline.follow(name, log)
         self._timeline.add("demo", f"started {name}")
+        environment = dict(self._environment)
+        if database:
+            environment["COMMITLINE_DATABASE_URL"] = database
+            environment["COMMITLINE_STATEMENT_SECONDS"] = "2"
         return WorkerProcess(
             APP,
-            environment=self._environment,
+            environment=environment,
             log=log,
             crash_at=crash_at,
             cwd=self._folder,

@@ -49,6 +49,13 @@ _EVENTS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "ledger.action_unknown": lambda event: (
         f"answered unknown for {event['tool']}: {event['reason']}"
     ),
+    "tool.timed_out": lambda event: (
+        f"stopped waiting for {event['tool']} after {event['seconds']:g} s: tool_timeout"
+    ),
+    "ledger.outcome_handed_over": lambda event: (
+        f"cannot record {event['tool']}: hands its outcome over to the run's history"
+    ),
+    "ledger.outcome_recorded": lambda event: f"recorded what was handed over: {event['outcome']}",
     "ledger.action_parked": lambda event: f"parked {event['tool']}: {event['reason']}",
 }
 

@@ -122,6 +122,8 @@ def test_there_is_a_scenario_for_every_crash_point_and_a_baseline() -> None:
         "completion_recorded",
         "after_claim@send_receipt",
         "after_effect@send_receipt",
+        "hung tool",
+        "ledger away",
         "baseline",
     ]
 
