@@ -263,7 +263,7 @@ class GuardedCall:
         stricter validator), and newer code may take a tool for a READ: what the row says
         counts then, and "not run" would be a lie.
         """
-        if first_of_all(self._origin.run_key):
+        if first_of_all(self._origin.run_key) and not self._origin.again:
             return None
         key = action_key(self._origin.run_key, self._origin.position)
         try:
@@ -489,14 +489,20 @@ class GuardedCall:
 
     def _failure_of(self, end: End) -> Failure:
         if end.stopped_by == "deadline":
-            error = ToolTimeout(f"no answer within {self._limits.nearest or 0:g} s")
-            told = f"{error.message} [{error.code}]"
-            failure = self._guarded.failure(error)
-            return replace(failure, message=told)
+            return self._timed_out()
         assert isinstance(end.how, Raised)
         if isinstance(end.how.error, asyncio.CancelledError):
             return Failure(Kind.OTHER, "CancelledError", "the tool cancelled itself")
         return self._guarded.failure(end.how.error)
+
+    def _timed_out(self) -> Failure:
+        node, nearest = self._limits.node_seconds, self._limits.nearest
+        if node is not None and nearest == node:
+            count("commitline_node_timeouts", self._guarded.name)
+            text = f"no answer until the node's time was up [{NodeTimeout.code}]"
+            return Failure(Kind.OTHER, NodeTimeout.__name__, text)
+        error = ToolTimeout(f"no answer within {nearest or 0:g} s")
+        return replace(self._guarded.failure(error), message=f"{error.message} [{error.code}]")
 
     async def _try_again(
         self, claim: Dispatched, failure: Failure, *, left_behind: bool

@@ -30,6 +30,8 @@ class Origin:
     run_key: RunKey
     position: Position
     requested_digest: str
+    again: bool = False
+    """The workflow has scheduled this very call before, and starts it afresh."""
 
     def to_payload(self) -> Payload:
         """Write the header."""
@@ -66,8 +68,8 @@ def first_of_all(run_key: RunKey) -> bool:
     """Whether nothing can stand for the running activity yet, so that looking would be in vain.
 
     That is a first attempt in the run's first execution: a reset and a retry of the workflow
-    run in another one. An attempt that an operator reset counts as first again, and so does a
-    call that the workflow starts afresh.
+    run in another one. An attempt that an operator reset counts as first again, and so does
+    what the workflow starts afresh (`Origin.again`).
     """
     info = temporal_activity.info()
     return info.attempt == 1 and run_key.endswith(f"/{info.workflow_run_id}")

@@ -149,6 +149,7 @@ class ActionLedger:
     async def end_run(self, run_key: RunKey, *, attempt_at: datetime) -> Run:
         """Close a run: no attempt that began before ``attempt_at`` claims anything any more.
 
+        What it leaves dispatched is parked: its calls have ended, and none comes to tell how.
         Safe to repeat. A run that the ledger does not know raises `RunNotRunning`.
         """
         row = await self._maybe("end_run", run_key=run_key, attempt_at=attempt_at)

@@ -79,6 +79,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         super().__init__(next)
         self._guarded = guarded
         self._counters: Counter[str] = Counter()
+        self._scheduled: set[str] = set()
 
     def restore(self, headers: Mapping[str, Payload]) -> None:
         if COUNTERS_HEADER in headers:
@@ -86,11 +87,14 @@ class _Outbound(WorkflowOutboundInterceptor):
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         if input.activity in self._guarded:
+            position = self._position(input)
             origin = Origin(
                 this_run(),
-                self._position(input),
+                position,
                 requested_digest(workflow.payload_converter().to_payloads(input.args)),
+                again=position in self._scheduled,
             )
+            self._scheduled.add(position)
             input.headers = {**input.headers, HEADER: origin.to_payload()}
         return super().start_activity(input)
 

@@ -23,12 +23,24 @@ on conflict (run_key) do update
         stop_reason = coalesce(agent_runs.stop_reason, excluded.stop_reason)
 returning *, clock_timestamp() as now;
 
--- end_run: close a run; a later attempt (by the engine's clock) may open it again.
-update agent_runs
-   set state = 'ended',
-       ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
- where run_key = %(run_key)s
-returning *, clock_timestamp() as now;
+-- end_run: close a run; a later attempt (by the engine's clock) may open it again. What it
+-- leaves dispatched (a stop came between two tries) is nobody's from now on: a person's.
+with ended as (
+    update agent_runs
+       set state = 'ended',
+           ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
+     where run_key = %(run_key)s
+    returning *
+), left_over as (
+    update agent_actions
+       set parked_at = clock_timestamp(),
+           parked_reason = 'the run ended between two tries: the last one may have happened'
+      from ended
+     where agent_actions.run_key = ended.run_key
+       and status = 'pending' and parked_at is null and dispatched_at is not null
+       and (claimed_by = key or lease_until < clock_timestamp())
+)
+select *, clock_timestamp() as now from ended;
 
 -- get_run: one run.
 select *, clock_timestamp() as now from agent_runs where run_key = %(run_key)s;
