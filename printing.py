@@ -42,8 +42,17 @@ _SMALLEST_TO_LARGEST: Final = (("s", 60), ("min", 60), ("h", 24))
 
 
 def data(value: Any) -> None:
-    """Print JSON on stdout; ASCII, so any text survives any terminal."""
-    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+    """Print JSON on stdout; ASCII, so any text survives any terminal.
+
+    Times are ISO 8601, durations are seconds.
+    """
+    sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, timedelta) else str(value)
 
 
 def text(value: str, *, limit: int = 100_000) -> Text:
@@ -117,6 +126,7 @@ def action(one: Action) -> RenderableType:
         ),
         "key remembered for": str(one.key_ttl) if one.key_ttl else None,
         "dispatches": str(one.tries),
+        "failed tries": str(one.failures) if one.failures else None,
         "intent": _moment(one.created_at),
         "dispatched": _moment(one.dispatched_at),
         "leased until": _moment(one.lease_until) if one.leased and not one.done_at else None,

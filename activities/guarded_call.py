@@ -91,6 +91,7 @@ _BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """How long a claim waits, time after time, for another action that is at work on its key."""
 _UNAVAILABLE_SECONDS: Final = 0.5
 _BENIGN: Final = ApplicationErrorCategory.BENIGN
+"""Of what is tried again by design: the SDK need not log a traceback of it."""
 _FIRST_RETRY: Final = timedelta(seconds=0.5)
 _LAST_RETRY: Final = timedelta(seconds=30)
 _ASK_AGAIN: Final = timedelta(seconds=10)
@@ -533,9 +534,10 @@ class GuardedCall:
     def _why_unknown(self, claim: Dispatched, failure: Failure) -> str:
         if failure.kind in (Kind.REFUSED, Kind.NOT_ATTEMPTED):
             return f"an earlier attempt may have happened; now {failure.told}"
-        if failure.kind is Kind.OTHER or claim.effect is Effect.AT_MOST_ONCE:
+        in_progress = failure.kind is Kind.IN_PROGRESS
+        if failure.kind is Kind.OTHER or (claim.effect is Effect.AT_MOST_ONCE and not in_progress):
             return failure.told
-        if claim.failures + 1 >= self._guarded.tries and failure.kind is Kind.TRANSIENT:
+        if claim.failures + 1 >= self._guarded.tries and not in_progress:
             return f"tried {claim.failures + 1} times; the last: {failure.told}"
         count("commitline_node_timeouts", claim.tool)
         self._log.warning("tool.node_timed_out", action_key=claim.key)
@@ -707,7 +709,6 @@ def _failed_reads() -> int:
 
 
 def _again(failure: Failure, delay: timedelta) -> ApplicationError:
-    # Benign: it is tried again by design, and the SDK need not log a traceback of it.
     return ApplicationError(
         failure.told, type=failure.type, next_retry_delay=delay, category=_BENIGN
     )
@@ -726,6 +727,7 @@ def as_failure(error: CommitlineError) -> ApplicationError:
         type=type(error).__name__,
         non_retryable=not error.retryable,
         next_retry_delay=timedelta(seconds=1) if isinstance(error, LedgerUnavailable) else None,
+        category=_BENIGN if error.retryable else ApplicationErrorCategory.UNSPECIFIED,
     )
 
 

@@ -1,7 +1,8 @@
-"""Remakes the histories that the replay tests replay: ``python tests/replay/record.py``.
+"""Makes the histories that the replay tests replay: ``python tests/replay/record.py``.
 
-Do this only together with a change that old runs need not survive, and say so in the
-changelog: what stands here is what runs of the last release look like.
+Only those that are missing: what stands here is what runs look like that were started with
+earlier code, and they go on. To remake one, delete it, together with a change that old runs
+need not survive, and say so in the changelog.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +27,7 @@ from commitline.examples.shop.app import charge_card, lookup_order, send_receipt
 from commitline.ledger import ActionLedger, ledger_pool, migrate
 from commitline.process import leave
 from commitline.testing.processes import ProviderProcess
+from commitline.testing.proxy import TcpProxy
 from commitline.worker import app_worker
 
 HISTORIES = Path(__file__).parent / "histories"
@@ -42,8 +45,9 @@ async def refuses(why: str) -> str:
     raise ToolRefused(why)
 
 
-WAITING = asyncio.Event()
+WAITING = threading.Event()
 """The run to cancel has come to its tool."""
+PROXIES: list[TcpProxy] = []
 
 
 @tool(effect=Effect.AT_MOST_ONCE)
@@ -52,6 +56,14 @@ async def waits() -> str:
     WAITING.set()
     await asyncio.sleep(600)
     return "never"
+
+
+@tool(effect=Effect.IDEMPOTENT)
+async def outlives_the_database(seconds: float) -> str:
+    """Act while the database goes away; it is back by itself some time after."""
+    PROXIES[0].cut()
+    threading.Timer(seconds, PROXIES[0].restore).start()
+    return "acted"
 
 
 THREE = call(
@@ -79,14 +91,22 @@ SCRIPTS: dict[str, Sequence[Answer]] = {
     ],
     "out_of_steps": [LOOK, LOOK, LOOK],
     "canceled": [call(("waits", {}), ("lookup_order", {"order_id": "4821"})), say("Never.")],
+    "within_its_deadline": [THREE, say("Done.")],
+    "past_its_deadline": [call(("waits", {}), ("lookup_order", {"order_id": "4821"}))],
+    "recorded_later": [call(("outlives_the_database", {"seconds": 3})), LOOK, say("Done.")],
 }
+DEADLINES = {"within_its_deadline": 600, "past_its_deadline": 1}
 
 
 def agent(name: str) -> Agent:
     """Return the agent of one history; its tools are the same in all of them."""
-    tools = [lookup_order, charge_card, send_receipt, fails, refuses, waits]
+    tools = [
+        *(lookup_order, charge_card, send_receipt),
+        *(fails, refuses, waits, outlives_the_database),
+    ]
     model = ScriptedModel(f"scripted-{name}", SCRIPTS[name])
-    return Agent(name, model, "Help.", tools=tools, max_steps=3)
+    deadline = DEADLINES.get(name)
+    return Agent(name, model, "Help.", tools=tools, max_steps=3, run_deadline=deadline)
 
 
 async def record(stack: DevStack) -> None:
@@ -95,14 +115,22 @@ async def record(stack: DevStack) -> None:
     await migrate(settings.database_url)
     temporal = await Client.connect(stack.temporal_address)
     app = App(agents=[agent(name) for name in SCRIPTS])
-    async with ledger_pool(settings.database_url) as pool:
-        ledger = ActionLedger(pool)
+    with TcpProxy.before(settings.database_url) as proxy:
+        PROXIES.append(proxy)
+        await serve_and_record(app, temporal, settings, proxy.url(settings.database_url))
+
+
+async def serve_and_record(app: App, temporal: Client, settings: Settings, url: str) -> None:
+    """Have a worker whose database is at ``url`` serve every script that is missing."""
+    async with ledger_pool(url) as pool:
+        ledger = ActionLedger(pool, statement_seconds=1)
         async with (
             app_worker(app, client=temporal, ledger=ledger, settings=settings),
             AgentClient(temporal, settings) as client,
         ):
             for name in SCRIPTS:
-                await record_one(client, name)
+                if not (HISTORIES / f"{name}.json").exists():
+                    await record_one(client, name)
 
 
 async def record_one(client: AgentClient, name: str) -> None:
@@ -110,7 +138,7 @@ async def record_one(client: AgentClient, name: str) -> None:
     run = await client.start(name, "Please help with order 4821.", id=name)
     workflow = client.temporal.get_workflow_handle(name)
     if name == "canceled":
-        await WAITING.wait()
+        await asyncio.to_thread(WAITING.wait)
         await workflow.cancel()
     with suppress(RunError):
         await run.result()

@@ -23,8 +23,11 @@ def test_there_is_a_history_of_every_way_that_a_run_ends() -> None:
         "canceled",
         "errors_and_an_unknown_tool",
         "out_of_steps",
+        "past_its_deadline",
         "plain_answer",
+        "recorded_later",
         "three_calls",
+        "within_its_deadline",
     ]
 
 
