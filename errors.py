@@ -135,10 +135,12 @@ class RunNotRunning(LedgerError):
     code = "CL204"
     remedy = "Open the run first, or start a new one."
 
-    def __init__(self, message: str, *, known: bool = True) -> None:
+    def __init__(self, message: str, *, known: bool = True, stopping: bool = False) -> None:
         super().__init__(message)
         self.known = known
         """Whether the ledger has the run at all."""
+        self.stopping = stopping
+        """Whether a stop is under way: the cancellation of its workflow follows."""
 
 
 class RunInputConflict(LedgerError):

@@ -85,6 +85,9 @@ NOT_STARTED: Final = "NotStarted"
 """The type of the failure of a call that was not dispatched: the run waits, and starts it
 afresh, with a fresh clock."""
 
+STOPPING: Final = "stopping"
+"""In the details of a failure: the run is being stopped, and its cancellation follows."""
+
 _CLAIM_SECONDS: Final = 10.0
 """How long one attempt waits for its claim; then the call starts afresh."""
 _BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
@@ -413,7 +416,8 @@ class GuardedCall:
         if failure.kind in (Kind.REFUSED, Kind.NOT_ATTEMPTED) and not claim.taken_over:
             return await self._record(claim, failure.without_effect)
         why = self._why_unknown(claim, failure)
-        return await self._park(claim, why, over=not left_behind)
+        failed = claim.failures + (failure.kind is not Kind.IN_PROGRESS)
+        return await self._park(claim, why, over=not left_behind, failures=failed)
 
     async def _ask(self, request: ActionRequest, claim: Ask) -> Ended:
         """Ask whether an earlier attempt had its effect; call only if it surely had none."""
@@ -609,11 +613,15 @@ class GuardedCall:
                 raise
             return await self._ledger.record(anew, outcome)
 
-    async def _park(self, claim: Dispatched, reason: str, *, over: bool) -> Ended:
+    async def _park(
+        self, claim: Dispatched, reason: str, *, over: bool, failures: int | None = None
+    ) -> Ended:
         """Leave it unknown; return the row, which may be known after all."""
         crash_point("before_record", tool=claim.tool)
         try:
-            action = await see_through(self._ledger.park(claim, reason, over=over))
+            action = await see_through(
+                self._ledger.park(claim, reason, over=over, failures=failures)
+            )
         except LedgerUnavailable as err:
             unknown = Unrecorded.unknown(claim, reason, over=over)
             handed_over = self._hand_over(claim, unknown, err)
@@ -722,8 +730,10 @@ def _unfit(error: Exception) -> InvalidArguments:
 
 def as_failure(error: CommitlineError) -> ApplicationError:
     """Return the failure that Temporal retries, or does not, as the error says of itself."""
+    details = (STOPPING,) if isinstance(error, RunNotRunning) and error.stopping else ()
     return ApplicationError(
         scrub(str(error)),
+        *details,
         type=type(error).__name__,
         non_retryable=not error.retryable,
         next_retry_delay=timedelta(seconds=1) if isinstance(error, LedgerUnavailable) else None,

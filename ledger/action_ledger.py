@@ -298,7 +298,14 @@ class ActionLedger:
 
         return await self._call(work)
 
-    async def park(self, claim: Dispatched | Owned, reason: str, *, over: bool = True) -> Action:
+    async def park(
+        self,
+        claim: Dispatched | Owned,
+        reason: str,
+        *,
+        over: bool = True,
+        failures: int | None = None,
+    ) -> Action:
         """Leave the outcome unknown: the row waits for a person and is not sent again.
 
         Safe to repeat; an outcome that was recorded meanwhile stands. Returns the row.
@@ -308,6 +315,7 @@ class ActionLedger:
             reason: Why it is unknown, for the person who settles it.
             over: Whether the call has ended. If it may go on (in a thread), its lease stays,
                 and nobody may settle the row before that has run out.
+            failures: Tries that the tool has failed so far, this one included.
 
         Raises:
             Fenced: Another attempt has taken the action over.
@@ -318,6 +326,7 @@ class ActionLedger:
             "token": claim.token,
             "reason": reason,
             "over": over,
+            "failures": failures,
         }
 
         async def work(connection: Connection) -> Action:
@@ -526,7 +535,9 @@ async def _claim_found(
 def _runs(run: Row) -> bool:
     """Whether the run may start something. False: it has ended and might be opened again."""
     if run["state"] in ("stopping", "unwinding"):
-        raise RunNotRunning(f"the run {run['run_key']} is {run['state']}")
+        raise RunNotRunning(
+            f"the run {run['run_key']} is {run['state']}", stopping=run["state"] == "stopping"
+        )
     if run["stopped_at"] is not None:
         raise RunNotRunning(f"the run {run['run_key']} was stopped: {run['stop_reason']}")
     return bool(run["state"] == "running")
@@ -555,6 +566,7 @@ async def _carry_out(
                 token=None,
                 reason=why_parked(found),
                 over=False,
+                failures=None,
             )
             assert row is not None, "the row is locked and pending"
             return Parked(Action.from_row(row))

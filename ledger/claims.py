@@ -256,9 +256,11 @@ def raise_if_conflict(found: Action) -> None:
     """Refuse again what was refused: a conflict is kept as its own row, with its message.
 
     Known by its shape, not by the name of an error, which a tool may choose: it names the
-    action that stands, had no effect, and nobody decided it.
+    action that stands, had no effect, and was never unknown until somebody decided it, or its
+    own attempt told late.
     """
     refused = found.outcome == "error" and not found.effect_possible
-    if refused and found.duplicate_of is not None and found.decided_by is None:
+    settled = found.decided_by is not None or found.settled_at is not None
+    if refused and found.duplicate_of is not None and not settled:
         message = parse(found.result or "{}").get("message", "")
         raise IdempotencyKeyConflict(message, existing=found.duplicate_of)

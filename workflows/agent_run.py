@@ -36,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
         ToolCall,
         ToolResult,
     )
-    from ..activities.guarded_call import NOT_STARTED
+    from ..activities.guarded_call import NOT_STARTED, STOPPING
     from ..activities.limits import CallLimits, RunLimits
     from ..activities.replies import Reply, Unrecorded
     from ..activities.run_activities import (
@@ -62,7 +62,6 @@ with workflow.unsafe.imports_passed_through():
         ModelUnavailable,
         NodeTimeout,
         RunDeadlineExceeded,
-        RunNotRunning,
         ScheduleUnsupported,
     )
     from ..identity import Position, action_key, position
@@ -145,7 +144,7 @@ class AgentRun:
         except ActivityError as err:
             if is_cancelled_exception(err) or _cancelled():
                 raise asyncio.CancelledError from err
-            if _type_of(err) == RunNotRunning.__name__:
+            if isinstance(err.cause, ApplicationError) and STOPPING in err.cause.details:
                 # A stop is committed before the cancellation is sent: it is on its way.
                 await workflow.sleep(_STOP_WAIT)
             raise _run_failure(err) from err
@@ -178,7 +177,7 @@ class AgentRun:
         except asyncio.CancelledError:
             running.cancel()
         if not running.done() and not _cancelled():
-            reason = f"its run_deadline of {spec.deadline_seconds:g} s has passed"
+            reason = "its run_deadline has passed"
             await _see_through(
                 _ask_ledger(STOP_RUN, StopRun(this_run(), reason), "Stop: the deadline has passed")
             )

@@ -19,7 +19,7 @@ values (%(run_key)s, %(workflow_id)s, %(agent)s, '', 'stopping', %(attempt_at)s,
         clock_timestamp(), %(reason)s)
 on conflict (run_key) do update
     set state = case agent_runs.state when 'running' then 'stopping' else agent_runs.state end,
-        stopped_at = coalesce(agent_runs.stopped_at, excluded.stopped_at),
+        stopped_at = coalesce(agent_runs.stopped_at, clock_timestamp()),
         stop_reason = coalesce(agent_runs.stop_reason, excluded.stop_reason)
 returning *, clock_timestamp() as now;
 
@@ -34,10 +34,15 @@ with ended as (
 ), left_over as (
     update agent_actions
        set parked_at = clock_timestamp(),
-           parked_reason = 'the run ended between two tries: the last one may have happened'
+           parked_reason = 'the run ended between two tries: the last one may have happened',
+           -- A try that is known to be over protects nothing any more.
+           lease_until = case when sent_until <= clock_timestamp() then clock_timestamp()
+                              else lease_until end
       from ended
      where agent_actions.run_key = ended.run_key
        and status = 'pending' and parked_at is null and dispatched_at is not null
+       -- Not what a younger execution (a reset's) has begun: it goes on with the run.
+       and attempt_at <= %(attempt_at)s
        and (claimed_by = key or lease_until < clock_timestamp())
 )
 select *, clock_timestamp() as now from ended;
@@ -155,11 +160,13 @@ update agent_actions
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
 
--- take_to_ask: own an action in order to ask about it; until when it may be sent stays.
+-- take_to_ask: own an action in order to ask about it; until when it may be sent stays (where
+-- an older release has not said so, it is the lease, which this overwrites).
 update agent_actions
    set claim_token = %(token)s,
        claimed_by = %(claimed_by)s,
        attempt_at = %(attempt_at)s,
+       sent_until = coalesce(sent_until, lease_until),
        lease_until = clock_timestamp() + %(lease)s,
        asking = true
  where key = %(key)s and status = 'pending'
@@ -189,13 +196,15 @@ update agent_actions
 returning key;
 
 -- open_unknown: another turn's equal call of a keyless tool, which is still unknown. Two equal
--- calls in one message (the part before the dot) are two calls.
+-- calls in one message (the part before the dot) are two calls. Locked: it must not become
+-- known before the row that repeats it is there to be settled with it.
 select *, clock_timestamp() as now from agent_actions
  where run_key = %(run_key)s and tool = %(tool)s and effective_digest = %(effective_digest)s
    and parked_at is not null and domain_key is null and duplicate_of is null
    and split_part(position, '.', 1) <> split_part(%(position)s, '.', 1)
  order by created_at, key
- limit 1;
+ limit 1
+   for share;
 
 -- settle: a person's word about an unknown action, and about the calls answered with it.
 update agent_actions
@@ -208,12 +217,14 @@ update agent_actions
 returning *, clock_timestamp() as now;
 
 -- hand_back: the attempt sent nothing; the row is an intent again. Not if an earlier attempt
--- may have sent something: this one dispatched it a second time, or only asks about it.
+-- may have sent something: this one dispatched it a second time, or only asks about it. Not if
+-- somebody was told that it is unknown either: a record, or a person, settles that.
 update agent_actions
    set claim_token = null, claimed_by = null, attempt_at = null, lease_until = null,
-       sent_until = null, dispatched_at = null, tries = tries - 1, failures = %(failures)s
+       sent_until = null, dispatched_at = null, tries = tries - 1,
+       failures = greatest(failures, %(failures)s)
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and tries = 1
-   and not asking
+   and not asking and parked_at is null
 returning key;
 
 -- record: the outcome, by the attempt that holds the claim; the first one stands.
@@ -241,6 +252,7 @@ update agent_actions
 -- park: not sent again by itself; a person settles it.
 update agent_actions
    set parked_at = clock_timestamp(), parked_reason = %(reason)s,
+       failures = coalesce(%(failures)s::integer, failures),
        -- The attempt that parks its own call is over; one that was lost may still be at work.
        lease_until = case when %(over)s then clock_timestamp() else lease_until end
  where key = %(key)s and status = 'pending' and parked_at is null

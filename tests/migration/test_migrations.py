@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any, LiteralString, get_args
 from urllib.parse import urlsplit
@@ -18,8 +19,25 @@ import pytest
 from psycopg import sql
 
 from commitline.devstack import DevStack
-from commitline.errors import LedgerUnavailable, SchemaMismatch
-from commitline.ledger import Action, Effect, Run, check_schema, migrate
+from commitline.errors import IdempotencyKeyConflict, LedgerUnavailable, SchemaMismatch
+from commitline.identity import ActionKey, Position, RunKey
+from commitline.ledger import (
+    Action,
+    ActionLedger,
+    ActionRequest,
+    AlreadyDone,
+    Ask,
+    Attempt,
+    Dispatched,
+    Effect,
+    Outcome,
+    Owned,
+    Parked,
+    Run,
+    check_schema,
+    ledger_pool,
+    migrate,
+)
 from commitline.ledger.actions import ActionStatus, OutcomeKind, RunState
 from commitline.ledger.sql import migrations
 
@@ -177,6 +195,142 @@ async def test_migrating_again_does_nothing_and_keeps_what_is_there(database_url
 
     assert applied == []
     assert ask(database_url, "select run_key from agent_runs") == [("r/1",)]
+
+
+def migrate_to(url: str, newest: int) -> None:
+    """Bring an empty database to where an older release left it."""
+    with psycopg.connect(url) as connection:
+        connection.execute(
+            "create table agent_schema_migrations (version integer not null primary key, "
+            "name text not null, applied_at timestamptz not null default now())"
+        )
+        for version, name, text in migrations():
+            if version <= newest:
+                connection.execute(text)
+                connection.execute(
+                    "insert into agent_schema_migrations (version, name) values (%s, %s)",
+                    (version, name),
+                )
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+OLD_ROWS: LiteralString = """
+insert into agent_runs (run_key, workflow_id, agent, input_digest, opened_attempt_at)
+values ('r/1', 'r', 'a', 'i', %(noon)s);
+insert into agent_domain_keys values ('order', 1, 'r/1:0.3');
+insert into agent_actions (
+    key, run_key, position, tool, args, effect, requested_digest, effective_digest,
+    idempotency_key, domain_key, claim_token, claimed_by, attempt_at, lease_until, tries,
+    dispatched_at, status, outcome, effect_possible, result, done_at, parked_at, parked_reason,
+    duplicate_of)
+select 'r/1:' || position, 'r/1', position, 'ship', '{"n":1}', effect, 'd', 'd' || position,
+       case when duplicate_of is null then 'key-' || position end, domain_key,
+       case when tries > 0 then %(token)s::uuid end,
+       case when tries > 0 then 'r/1:' || position end,
+       case when tries > 0 then %(noon)s end,
+       case when tries > 0 then now() + interval '2 minutes' end, tries,
+       case when tries > 0 then now() - interval '1 minute' end,
+       case when outcome is null then 'pending' else 'done' end, outcome, outcome = 'ok',
+       case outcome when 'ok' then '{"id":1}'
+                    when 'error' then '{"type":"Conflict","message":"it stands"}' end::json,
+       case when outcome is not null then now() end,
+       case when parked is not null then now() end, parked, duplicate_of
+  from (values
+    ('0.0', 'lookup',       1, null,    null,   null,   null),
+    ('0.1', 'idempotent',   2, null,    null,   null,   null),
+    ('0.2', 'at_most_once', 1, null,    null,   null,   null),
+    ('0.3', 'at_most_once', 1, null,    'lost', null,   'order'),
+    ('0.4', 'idempotent',   1, 'ok',    null,   null,   null),
+    ('0.5', 'idempotent',   0, 'error', null,   'r/1:0.4', null),
+    ('0.6', 'lookup',       0, null,    null,   null,   null),
+    ('1.3', 'at_most_once', 0, null,    'the same', 'r/1:0.3', 'order')
+  ) as old (position, effect, tries, outcome, parked, duplicate_of, domain_key)
+"""
+
+
+def old_action(position: str) -> ActionRequest:
+    return ActionRequest(
+        run_key=RunKey("r/1"),
+        position=Position(position),
+        tool="ship",
+        args='{"n":1}',
+        effect=Effect.LOOKUP,  # newer code; the row's own counts
+        requested_digest="d",
+        effective_digest=f"d{position}",
+        can_ask=True,
+        settles_after=timedelta(minutes=1),
+    )
+
+
+async def test_what_an_older_release_left_is_kept_and_can_be_claimed(empty_url: str) -> None:
+    migrate_to(empty_url, 2)
+    token = uuid.uuid4()
+    with psycopg.connect(empty_url, cursor_factory=psycopg.ClientCursor) as connection:
+        connection.execute(OLD_ROWS, {"noon": NOON, "token": token})
+    columns = ", ".join(
+        name
+        for (name,) in ask(
+            empty_url,
+            "select column_name from information_schema.columns "
+            "where table_name = 'agent_actions' order by ordinal_position",
+        )
+    )
+    everything = sql.SQL("select {} from agent_actions order by key").format(sql.SQL(columns))
+    with psycopg.connect(empty_url) as connection:
+        before = connection.execute(everything).fetchall()
+
+    assert await migrate(empty_url) == [version for version in VERSIONS if version > 2]
+
+    with psycopg.connect(empty_url) as connection:
+        assert connection.execute(everything).fetchall() == before
+    assert ask(
+        empty_url,
+        "select distinct failures, sent_until, asking, in_progress, settled_at, told_step "
+        "from agent_actions",
+    ) == [(0, None, False, False, None, None)]
+    async with ledger_pool(empty_url, size=2) as pool:
+        ledger = ActionLedger(pool)
+        await claim_what_is_old(ledger)
+        assert await ledger.take_notices(RunKey("r/1"), 3) == []
+        await record_what_is_old(ledger, token)
+
+
+async def claim_what_is_old(ledger: ActionLedger) -> None:
+    def later(second: int = 1) -> Attempt:
+        return Attempt(NOON + timedelta(seconds=second), uuid.uuid4(), timedelta(hours=1))
+
+    for second in (1, 2):  # its lease, whoever asks, and not the lease of who asked last
+        asked = await ledger.claim(old_action("0.0"), later(second))
+        assert isinstance(asked, Ask)
+        assert timedelta(minutes=2) < asked.settles_in <= timedelta(minutes=3)
+    sent_again = await ledger.claim(old_action("0.1"), later())
+    assert isinstance(sent_again, Dispatched)
+    assert (sent_again.taken_over, sent_again.idempotency_key) == (True, "key-0.1")
+    assert (await ledger.fail_try(sent_again)) == 1
+    lost = await ledger.claim(old_action("0.2"), later())
+    assert isinstance(lost, Parked)
+    unknown = await ledger.claim(old_action("0.3"), later())
+    assert isinstance(unknown, Parked)
+    assert unknown.action.parked_reason == "lost"
+    done = await ledger.claim(old_action("0.4"), later())
+    assert isinstance(done, AlreadyDone)
+    assert done.action.recorded == Outcome.ok('{"id":1}')
+    with pytest.raises(IdempotencyKeyConflict, match="it stands"):
+        await ledger.claim(old_action("0.5"), later())
+    intent = await ledger.claim(old_action("0.6"), later())
+    assert isinstance(intent, Dispatched)
+    assert not intent.taken_over
+
+
+async def record_what_is_old(ledger: ActionLedger, token: uuid.UUID) -> None:
+    """Have an attempt that the older release began tell its outcome late."""
+    claim = Owned(ActionKey("r/1:0.3"), token, "order")
+    ended = Outcome.error(kind="ToolRefused", message="no", effect_possible=False)
+
+    assert await ledger.record(claim, ended) == ended
+
+    told = await ledger.take_notices(RunKey("r/1"), 3)
+    assert [(one.position, one.recorded) for one in told] == [("0.3", ended), ("1.3", ended)]
 
 
 async def test_migrating_holds_no_lock_afterwards(empty_url: str) -> None:

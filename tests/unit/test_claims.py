@@ -10,13 +10,15 @@ import pytest
 
 from commitline.errors import Fenced, IdempotencyKeyConflict, PlanDivergence
 from commitline.identity import ActionKey, Position, RunKey
-from commitline.ledger import Action, ActionRequest, Attempt, Effect, Outcome
+from commitline.ledger import Action, ActionRequest, Attempt, Dispatched, Effect, Outcome, Owned
 from commitline.ledger.claims import (
     CONFLICT,
     Verdict,
     judge_holder,
     judge_own,
+    key_life,
     raise_if_conflict,
+    settles_in,
     take_over,
     why_parked,
 )
@@ -93,6 +95,8 @@ DONE = replace(
     DISPATCHED, status="done", outcome="ok", effect_possible=True, result="1", done_at=NOON
 )
 DEAD = replace(DISPATCHED, now=NOON + 6 * MINUTE)
+LOOKUP = replace(DISPATCHED, effect=Effect.LOOKUP)
+CAN_ASK = replace(REQUEST, can_ask=True)
 
 
 def of_another(found: Action) -> Action:
@@ -196,6 +200,132 @@ def test_a_parked_row_says_why(effect: Effect, reason: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("effect", "verdict"),
+    [
+        (Effect.IDEMPOTENT, Verdict.TAKE_OVER),
+        (Effect.LOOKUP, Verdict.ASK),
+        (Effect.AT_MOST_ONCE, Verdict.TAKE_OVER),
+    ],
+)
+@pytest.mark.parametrize("claimant", ["itself", "who wants its domain key"])
+def test_what_is_in_progress_downstream_is_called_again_even_if_at_most_once(
+    effect: Effect, verdict: Verdict, claimant: str
+) -> None:
+    found = replace(DEAD, effect=effect, in_progress=True)
+
+    if claimant == "itself":
+        assert judge_own(found, CAN_ASK, LATER) is verdict
+    else:
+        assert judge_holder(of_another(found), CAN_ASK, LATER) is verdict
+
+
+def test_what_is_in_progress_is_not_called_again_once_its_key_is_forgotten() -> None:
+    found = replace(DISPATCHED, key_ttl=MINUTE, in_progress=True)
+
+    assert judge_own(found, REQUEST, LATER) is Verdict.PARK
+
+
+@pytest.mark.parametrize("found", [LOOKUP, replace(DISPATCHED, key_ttl=MINUTE)])
+@pytest.mark.parametrize(("request_", "verdict"), [(CAN_ASK, Verdict.ASK), (REQUEST, Verdict.PARK)])
+def test_a_lost_attempt_is_asked_about_by_who_can(
+    found: Action, request_: ActionRequest, verdict: Verdict
+) -> None:
+    dead = replace(found, now=NOON + 6 * MINUTE)
+
+    assert judge_own(found, request_, LATER) is verdict
+    assert judge_holder(of_another(dead), request_, LATER) is verdict
+    assert judge_holder(of_another(replace(found, now=NOON)), request_, LATER) is Verdict.WAIT
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (replace(LOOKUP, asking=True), Verdict.ASK),
+        (LOOKUP, Verdict.GO_ON),
+        (replace(DISPATCHED, asking=True), Verdict.ASK),
+        (replace(LOOKUP, asking=True, now=NOON + 6 * MINUTE), Verdict.ASK),
+    ],
+    ids=["asks", "was given it to send", "asks, as its key was forgotten", "asks, lease over"],
+)
+@pytest.mark.parametrize("request_", [REQUEST, CAN_ASK], ids=["cannot ask", "can ask"])
+def test_the_very_attempt_that_asks_asks_and_the_one_that_sends_goes_on(
+    found: Action, verdict: Verdict, request_: ActionRequest
+) -> None:
+    settled_by_this = replace(found, key=OTHER, claimed_by=KEY)
+
+    assert judge_own(found, request_, EARLIER) is verdict
+    assert judge_holder(settled_by_this, request_, EARLIER) is verdict
+
+
+def test_an_attempt_that_asks_is_fenced_by_a_later_one_as_any_other() -> None:
+    found = replace(LOOKUP, asking=True, attempt_at=NOON + 2 * MINUTE)
+
+    with pytest.raises(Fenced):
+        judge_own(found, CAN_ASK, LATER)
+
+
+@pytest.mark.parametrize(
+    ("key_ttl", "age", "life"),
+    [
+        (None, timedelta(days=365), None),
+        (5 * MINUTE, timedelta(), 5 * MINUTE),
+        (5 * MINUTE, 3 * MINUTE, 2 * MINUTE),
+        (5 * MINUTE, 5 * MINUTE, timedelta()),
+        (5 * MINUTE, 7 * MINUTE, -2 * MINUTE),
+    ],
+)
+def test_a_key_lives_from_its_first_dispatch(
+    key_ttl: timedelta | None, age: timedelta, life: timedelta | None
+) -> None:
+    found = replace(DISPATCHED, key_ttl=key_ttl, now=NOON + age)
+
+    assert key_life(found) == life
+
+
+def test_a_key_that_was_never_sent_does_not_age() -> None:
+    assert key_life(replace(INTENT, key_ttl=MINUTE, now=NOON + 5 * MINUTE)) is None
+
+
+@pytest.mark.parametrize("effect", [Effect.IDEMPOTENT, Effect.LOOKUP, Effect.AT_MOST_ONCE])
+@pytest.mark.parametrize(
+    ("age", "left"),
+    [
+        (timedelta(), 4 * MINUTE),
+        (3 * MINUTE, MINUTE),
+        (4 * MINUTE, timedelta()),
+        (9 * MINUTE, -5 * MINUTE),
+    ],
+)
+def test_not_found_counts_after_what_could_be_sent_would_show(
+    effect: Effect, age: timedelta, left: timedelta
+) -> None:
+    found = replace(DISPATCHED, effect=effect, sent_until=NOON + 3 * MINUTE, now=NOON + age)
+
+    assert settles_in(found, replace(REQUEST, settles_after=MINUTE)) == left
+    assert settles_in(found, replace(REQUEST, settles_after=timedelta())) == left - MINUTE
+
+
+def test_a_row_that_does_not_say_until_when_it_may_be_sent_is_given_its_lease() -> None:
+    found = replace(DISPATCHED, sent_until=None, now=NOON)
+
+    assert settles_in(found, replace(REQUEST, settles_after=MINUTE)) == 6 * MINUTE
+
+
+def test_a_claim_is_reduced_to_what_records_its_outcome() -> None:
+    claim = Dispatched(
+        key=KEY,
+        tool="charge_card",
+        args="{}",
+        idempotency_key="sent",
+        domain_key="order-4821-charge",
+        attempt=EARLIER,
+        effect=Effect.IDEMPOTENT,
+    )
+
+    assert claim.owned == Owned(KEY, EARLIER.token, "order-4821-charge")
+
+
 def test_the_effect_of_the_row_counts_and_not_that_of_newer_code() -> None:
     found = replace(DISPATCHED, effect=Effect.AT_MOST_ONCE)
 
@@ -291,8 +421,9 @@ def test_a_conflict_that_was_recorded_is_refused_again() -> None:
         Outcome.ok(f'{{"type":"{CONFLICT}"}}'),
         Outcome.error(kind="ToolRefused", message="declined", effect_possible=False),
         Outcome.error(kind=CONFLICT, message="of the tool's own", effect_possible=True),
+        Outcome.error(kind=CONFLICT, message="of the tool's own", effect_possible=False),
     ],
-    ids=["ok", "ok that looks like one", "refused", "with effect"],
+    ids=["ok", "ok that looks like one", "refused", "with effect", "refused, and named so"],
 )
 def test_any_other_outcome_is_no_conflict(outcome: Outcome) -> None:
     found = replace(
@@ -300,6 +431,27 @@ def test_any_other_outcome_is_no_conflict(outcome: Outcome) -> None:
         outcome=outcome.kind,
         result=outcome.result,
         effect_possible=outcome.effect_possible,
+    )
+
+    raise_if_conflict(found)
+
+
+@pytest.mark.parametrize(
+    "settled",
+    [{"decided_by": "ada", "decided_at": NOON}, {"settled_at": NOON}],
+    ids=["by a person of an older release", "late"],
+)
+def test_a_repetition_of_what_turned_out_to_have_had_no_effect_is_no_conflict(
+    settled: dict[str, object],
+) -> None:
+    declined = Outcome.error(kind="ToolRefused", message="declined", effect_possible=False)
+    found = replace(
+        DONE,
+        outcome="error",
+        result=declined.result,
+        effect_possible=False,
+        duplicate_of=OTHER,
+        **settled,  # type: ignore[arg-type]
     )
 
     raise_if_conflict(found)

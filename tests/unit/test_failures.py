@@ -1,0 +1,285 @@
+"""What an exception means: only real signs decide, and a number in prose is none."""
+
+from __future__ import annotations
+
+import urllib.error
+from datetime import timedelta
+from email.message import Message
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from commitline.activities.failures import Contained, Failure, Kind, classify, retry_after
+from commitline.errors import (
+    ModelUnavailable,
+    NodeTimeout,
+    NotAttempted,
+    StillInProgress,
+    ToolRefused,
+    ToolTimeout,
+)
+
+
+class Plain(Exception):
+    """An exception that says nothing of itself."""
+
+
+class Declared(Exception):
+    """One that a tool names in `refused_on` or `retry_on`."""
+
+
+def carrying(**attributes: Any) -> Exception:
+    """Return an exception with attributes of its own."""
+    error = Plain("it failed")
+    vars(error).update(attributes)
+    return error
+
+
+def of_library(module: str, name: str, *above: str, base: type[Exception] = Exception) -> Exception:
+    """Return an exception of a class that looks like a library's, below classes of it."""
+    kind = base
+    for one in (*above, name):
+        kind = type(one, (kind,), {"__module__": module})
+    return kind("it failed")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError("no"),
+        ConnectionResetError("cut"),
+        BrokenPipeError("cut"),
+        TimeoutError(),
+        ToolTimeout("no answer within 5 s"),
+    ],
+)
+def test_connection_errors_and_time_outs_are_worth_another_try(error: Exception) -> None:
+    assert classify(error) is Kind.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("status 503 Service Unavailable"),
+        RuntimeError("HTTP 429: connection timed out"),
+        Plain("ConnectionResetError"),
+        Plain(503),
+        OSError("disk full"),
+        FileNotFoundError("503"),
+        NodeTimeout("no time"),
+        ModelUnavailable("overloaded"),
+        KeyError("status_code"),
+    ],
+)
+def test_what_a_text_or_an_argument_says_decides_nothing(error: Exception) -> None:
+    assert classify(error) is Kind.OTHER
+
+
+@pytest.mark.parametrize("attribute", ["status_code", "status", "code"])
+@pytest.mark.parametrize("on", ["the exception", "its response"])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (408, Kind.TRANSIENT),
+        (409, Kind.TRANSIENT),
+        (429, Kind.TRANSIENT),
+        (500, Kind.TRANSIENT),
+        (503, Kind.TRANSIENT),
+        (599, Kind.TRANSIENT),
+        (400, Kind.OTHER),
+        (404, Kind.OTHER),
+        (422, Kind.OTHER),
+    ],
+)
+def test_a_status_in_an_attribute_decides(attribute: str, on: str, status: int, kind: Kind) -> None:
+    signs = {attribute: status}
+    error = carrying(**signs)
+    if on == "its response":
+        error = carrying(response=SimpleNamespace(**signs))
+
+    assert classify(error) is kind
+
+
+@pytest.mark.parametrize("status", [99, 200, 399, 600, 1503, -503, True, 503.0, "503", None, [503]])
+def test_an_implausible_status_is_none(status: Any) -> None:
+    assert classify(carrying(status_code=status)) is Kind.OTHER
+    assert classify(carrying(response=SimpleNamespace(status=status))) is Kind.OTHER
+
+
+def test_an_implausible_status_does_not_hide_a_plausible_one() -> None:
+    gone = carrying(code=7, response=SimpleNamespace(status_code=503))
+    grpc = carrying(status_code=14, status=True, code=429)
+
+    assert classify(gone) is Kind.TRANSIENT
+    assert classify(grpc) is Kind.TRANSIENT
+
+
+def test_a_status_outweighs_the_class_that_carries_it() -> None:
+    error = ConnectionError("HTTP 403")
+    vars(error)["status_code"] = 403
+
+    assert classify(error) is Kind.OTHER
+
+
+def test_urllib_is_read_by_its_reason_and_its_code() -> None:
+    def http_error(code: int) -> Exception:
+        error = urllib.error.HTTPError("http://shop", code, "said", Message(), None)
+        error.close()
+        return error
+
+    assert classify(urllib.error.URLError(ConnectionRefusedError())) is Kind.TRANSIENT
+    assert classify(urllib.error.URLError(TimeoutError())) is Kind.TRANSIENT
+    assert classify(urllib.error.URLError("ConnectionRefusedError")) is Kind.OTHER
+    assert classify(urllib.error.URLError(ValueError("503"))) is Kind.OTHER
+    assert classify(http_error(503)) is Kind.TRANSIENT
+    assert classify(http_error(404)) is Kind.OTHER
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (of_library("httpx", "ConnectError", "TransportError", "NetworkError"), Kind.TRANSIENT),
+        (of_library("httpx", "ReadTimeout", "TransportError"), Kind.TRANSIENT),
+        (of_library("httpx", "InvalidURL"), Kind.OTHER),
+        (of_library("httpx._exceptions", "TransportError"), Kind.TRANSIENT),
+        (of_library("requests.exceptions", "ConnectionError", base=OSError), Kind.TRANSIENT),
+        (of_library("requests.exceptions", "ReadTimeout", "Timeout", base=OSError), Kind.TRANSIENT),
+        (of_library("requests.exceptions", "MissingSchema", base=ValueError), Kind.OTHER),
+        (of_library("requests.exceptions", "RequestException", base=OSError), Kind.OTHER),
+        (
+            of_library(
+                "aiohttp.client_exceptions", "ClientConnectorError", "ClientConnectionError"
+            ),
+            Kind.TRANSIENT,
+        ),
+        (of_library("aiohttp.client_exceptions", "ClientPayloadError"), Kind.TRANSIENT),
+        (of_library("aiohttp.client_exceptions", "InvalidURL", "ClientError"), Kind.OTHER),
+        (of_library("somebody.httpx", "TransportError"), Kind.OTHER),
+        (of_library("httpx_extras", "TransportError"), Kind.OTHER),
+    ],
+    ids=lambda value: f"{type(value).__module__}.{type(value).__name__}",
+)
+def test_the_well_known_clients_are_told_by_package_and_class(error: Exception, kind: Kind) -> None:
+    assert classify(error) is kind
+
+
+def test_the_real_clients_errors_are_recognised() -> None:
+    assert classify(httpx.ConnectError("refused")) is Kind.TRANSIENT
+    assert classify(httpx.ReadTimeout("late")) is Kind.TRANSIENT
+    assert classify(httpx.InvalidURL("503")) is Kind.OTHER
+    for status, kind in ((503, Kind.TRANSIENT), (404, Kind.OTHER)):
+        request = httpx.Request("GET", "http://shop")
+        answer = httpx.Response(status, request=request)
+        error = httpx.HTTPStatusError("no", request=request, response=answer)
+        assert classify(error) is kind
+
+
+def test_a_response_with_a_plain_client_error_is_read_by_its_status() -> None:
+    error = of_library("requests.exceptions", "HTTPError", base=OSError)
+    vars(error)["response"] = SimpleNamespace(status_code=502)
+
+    assert classify(error) is Kind.TRANSIENT
+
+
+def test_a_tools_own_signals_come_first() -> None:
+    everything = (Exception,)
+
+    assert classify(ToolRefused("no"), retry_on=everything) is Kind.REFUSED
+    assert classify(NotAttempted("no connection"), retry_on=()) is Kind.NOT_ATTEMPTED
+    assert classify(StillInProgress("409"), retry_on=()) is Kind.IN_PROGRESS
+
+
+def test_what_a_tool_declares_as_refused_is_refused_with_its_subclasses() -> None:
+    class Below(Declared):
+        pass
+
+    assert classify(Declared(), refused_on=(Declared,)) is Kind.REFUSED
+    assert classify(Below(), refused_on=(Declared,)) is Kind.REFUSED
+    assert classify(Plain(), refused_on=(Declared,)) is Kind.OTHER
+    assert classify(Declared(), refused_on=(Declared,), retry_on=(Declared,)) is Kind.REFUSED
+    assert classify(ConnectionResetError(), refused_on=(OSError,)) is Kind.REFUSED
+
+
+def test_retry_on_takes_the_place_of_the_default() -> None:
+    unavailable = carrying(status_code=503)
+
+    assert classify(Declared(), retry_on=(Declared,)) is Kind.TRANSIENT
+    assert classify(ConnectionResetError(), retry_on=(Declared,)) is Kind.OTHER
+    assert classify(unavailable, retry_on=(Declared,)) is Kind.OTHER
+    assert classify(carrying(status_code=404), retry_on=(Plain,)) is Kind.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionResetError(), TimeoutError(), ToolTimeout("late"), carrying(status=503)]
+)
+def test_an_empty_retry_on_repeats_nothing(error: Exception) -> None:
+    assert classify(error, retry_on=()) is Kind.OTHER
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"), [("7", 7), ("0", 0), (" 2.5 ", 2.5), (3, 3), ("86400", 86400)]
+)
+def test_a_retry_after_header_is_read_in_seconds(asked: Any, seconds: float) -> None:
+    headers = {"retry-after": asked}
+
+    assert retry_after(carrying(headers=headers)) == timedelta(seconds=seconds)
+    assert retry_after(carrying(response=SimpleNamespace(headers=headers))) == timedelta(
+        seconds=seconds
+    )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["soon", "Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan", "inf", "-inf", "86401", "", None, [7]],
+)
+def test_a_retry_after_header_that_is_no_sane_number_is_none(asked: Any) -> None:
+    assert retry_after(carrying(headers={"retry-after": asked})) is None
+
+
+@pytest.mark.parametrize("headers", [None, 7, [], "retry-after", {}])
+def test_headers_that_are_none_break_nothing(headers: Any) -> None:
+    assert retry_after(carrying(headers=headers)) is None
+    assert retry_after(carrying(response=headers)) is None
+
+
+def test_an_attribute_says_it_as_a_duration() -> None:
+    asked = timedelta(seconds=9)
+
+    assert retry_after(StillInProgress("409", retry_after=asked)) == asked
+    assert retry_after(StillInProgress("409")) is None
+    assert retry_after(carrying(retry_after="9")) is None
+    assert retry_after(carrying(retry_after=asked, headers={"retry-after": "1"})) == asked
+
+
+def test_a_failure_is_told_by_class_and_text_and_is_capped() -> None:
+    failure = Failure.of(ValueError("x" * 5_000), refused_on=(), retry_on=None)
+
+    assert (failure.kind, failure.type) == (Kind.OTHER, "ValueError")
+    assert failure.told.startswith("ValueError: xxx")
+    assert len(failure.told) <= 1_000
+
+
+def test_a_failure_sees_what_is_contained() -> None:
+    failure = Failure.of(Contained(SystemExit(3)), refused_on=(SystemExit,), retry_on=None)
+
+    assert (failure.kind, failure.type) == (Kind.REFUSED, "SystemExit")
+
+
+def test_a_failure_whose_text_cannot_be_made_is_a_failure_all_the_same() -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    failure = Failure.of(Broken(), refused_on=(), retry_on=None)
+
+    assert (failure.kind, failure.type) == (Kind.OTHER, "Broken")
+
+
+def test_an_error_without_effect_is_made_of_what_was_raised() -> None:
+    outcome = Failure.of(ToolRefused("no money"), refused_on=(), retry_on=None).without_effect
+
+    assert (outcome.kind, outcome.effect_possible) == ("error", False)
+    assert outcome.value["type"] == "ToolRefused"
+    assert "no money" in outcome.value["message"]
