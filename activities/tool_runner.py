@@ -103,7 +103,7 @@ class ToolRunner:
                 task.cancel()
 
         self._loop.call_soon_threadsafe(begin)
-        return await _until_ended(done, lambda: self._loop.call_soon_threadsafe(cancel))
+        return await self._until_ended(done, lambda: self._loop.call_soon_threadsafe(cancel))
 
     async def run_thread(self, name: str, work: Callable[[], Any]) -> Any:
         """Run a plain function in a thread of its own; it cannot be stopped, only left behind."""
@@ -120,7 +120,22 @@ class ToolRunner:
                 _hand_over(here, done, result, None)
 
         threading.Thread(target=body, name=f"commitline-{name}", daemon=True).start()
-        return await _until_ended(done, lambda: None)
+        return await self._until_ended(done, lambda: None)
+
+    async def _until_ended(self, done: asyncio.Future[Any], cancel: Callable[[], object]) -> Any:
+        """Wait for the tool's real end; pass a cancellation on, and go on waiting.
+
+        Not once this is closed: the event loop that ends then cancels what is left, and would
+        wait for a tool that hangs, and with it the process that was told to go.
+        """
+        while not done.done():
+            try:
+                await asyncio.wait({done})
+            except asyncio.CancelledError:
+                if self._closing.is_set():
+                    raise
+                cancel()
+        return done.result()
 
     def _turn(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -212,13 +227,3 @@ def _hand_over(
         loop.call_soon_threadsafe(take)
     except RuntimeError:
         log.warning("tool.ended_after_worker", error=type(error).__name__ if error else None)
-
-
-async def _until_ended(done: asyncio.Future[Any], cancel: Callable[[], object]) -> Any:
-    """Wait for the tool's real end; pass a cancellation on, and go on waiting."""
-    while not done.done():
-        try:
-            await asyncio.wait({done})
-        except asyncio.CancelledError:
-            cancel()
-    return done.result()

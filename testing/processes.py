@@ -18,15 +18,20 @@ from ..crash import VARIABLE
 
 
 class ProviderProcess:
-    """`commitline.testing.provider` in a process of its own; start it with ``with``."""
+    """`commitline.testing.provider` in a process of its own; start it with ``with``.
 
-    def __init__(self) -> None:
+    Args:
+        module: What runs; any module that serves as that one does.
+    """
+
+    def __init__(self, module: str = "commitline.testing.provider") -> None:
+        self._module = module
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "commitline.testing.provider"],
+            [sys.executable, "-m", self._module],
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -8,6 +8,7 @@ that a test can look at the world and not at what the code believes.
 
 Payments behave as published APIs do: same key and same body replay the first answer, same
 key and another body are refused (400), a request while the first is under way gets 409.
+What was done without a key can be looked up by the ``reference`` that its body named.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 
 @dataclass
@@ -33,6 +35,8 @@ class _Behaviour:
     decline: bool = False
     """Charges are refused (402), without effect."""
     forget_keys_after_seconds: float | None = None
+    faults: float = 0.0
+    """The share of requests that fail, in a world that has faults (the soak's)."""
 
 
 @dataclass
@@ -49,33 +53,48 @@ class World:
     effects: Counter[str] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
     keys: list[dict[str, Any]] = field(default_factory=list)
-    """Each request with an effect in mind: kind, key, body and time, in order of arrival."""
+    """Each request with an effect in mind: kind, key, body, time, and whether it had its effect,
+    in order of arrival."""
     behaviour: _Behaviour = field(default_factory=_Behaviour)
     _known: dict[str, _Remembered] = field(default_factory=dict)
+    _by_reference: dict[str, dict[str, Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def act(self, kind: str, key: str | None, body: bytes) -> tuple[int, dict[str, Any]]:
+    def act(
+        self, kind: str, key: str | None, body: bytes, *, slow_seconds: float = 0.0
+    ) -> tuple[int, dict[str, Any]]:
         """Take one request that wants an effect; return status and answer."""
         data = json.loads(body)
         subject = f"{kind}:{data.get('order_id') or data.get('to')}"
         with self._lock:
             self.requests[kind] += 1
-            self.keys.append({"kind": kind, "key": key, "body": body.decode(), "at": time.time()})
+            request: dict[str, Any] = {"kind": kind, "key": key, "body": body.decode()}
+            request |= {"at": time.time(), "effect": False}
+            self.keys.append(request)
             remembered = self._remembered(key)
             if remembered is not None:
                 return _answer_again(remembered, body)
             if self.behaviour.decline:
                 return 402, {"error": "card declined"}
             self.effects[subject] += 1
+            request["effect"] = True
             number = sum(self.effects.values())
+            answer = {"id": f"{kind}_{number}", **data}
             if key is not None:
                 self._known[key] = _Remembered(body, time.monotonic())
-        time.sleep(self.behaviour.delay_seconds)
-        answer = {"id": f"{kind}_{number}", **data}
+            if "reference" in data:
+                self._by_reference[f"{kind}:{data['reference']}"] = answer
+        time.sleep(self.behaviour.delay_seconds + slow_seconds)
         with self._lock:
             if key is not None:
                 self._known[key].answer = answer
         return 200, answer
+
+    def look_up(self, kind: str, reference: str) -> tuple[int, dict[str, Any]]:
+        """Say whether a request that named this reference has had its effect."""
+        with self._lock:
+            found = self._by_reference.get(f"{kind}:{reference}")
+        return (404, {"error": "not found"}) if found is None else (200, found)
 
     def stats(self) -> dict[str, Any]:
         """Return the counters as JSON data."""
@@ -115,6 +134,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.path == "/stats":
             return self._answer(200, self.world.stats())
+        if self.path.startswith("/lookup/"):
+            _, _, kind, reference = unquote(self.path).split("/", 3)
+            return self._answer(*self.world.look_up(kind, reference))
         order_id = self.path.rsplit("/", 1)[-1]
         with self.world._lock:
             self.world.requests["order"] += 1
@@ -151,19 +173,21 @@ class _Server(ThreadingHTTPServer):
         """Say nothing: clients are killed in the middle of a request; that is what it is for."""
 
 
-def serve(port: int = 0, *, host: str = "127.0.0.1") -> ThreadingHTTPServer:
+def serve(
+    port: int = 0, *, host: str = "127.0.0.1", world: World | None = None
+) -> ThreadingHTTPServer:
     """Return a server, bound and not yet serving; port 0 picks a free one."""
-    handler = type("Handler", (_Handler,), {"world": World()})
+    handler = type("Handler", (_Handler,), {"world": world or World()})
     return _Server((host, port), handler)
 
 
-def main() -> None:
+def main(world: World | None = None) -> None:
     """Serve until killed; the first line printed is the address."""
     parser = argparse.ArgumentParser(description="A fake provider that counts.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--host", default="127.0.0.1", help="what it listens on")
     given = parser.parse_args()
-    server = serve(given.port, host=given.host)
+    server = serve(given.port, host=given.host, world=world)
     print(f"http://{given.host}:{server.server_address[1]}", flush=True)  # noqa: T201
     server.serve_forever()
 
