@@ -9,7 +9,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --edi
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format bench dev clean
+.PHONY: help demo test check format bench soak dev clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -30,9 +30,13 @@ format: $(VENV)/.installed-all ## Format the code and mend what the linter can.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.installed-all ## Measure the ledger and the run against their bare baselines.
+bench: $(VENV)/.installed-all ## Measure the ledger, the run and a recovery.
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/turns.py
+	$(BIN)/python bench/recovery.py
+
+soak: $(VENV)/.installed-all ## Run agents for ten minutes while everything fails at random.
+	$(BIN)/python -m commitline.testing.soak --seconds 600
 
 dev: $(VENV)/.installed-all ## Start Temporal, its UI and Postgres here, until Ctrl-C.
 	$(BIN)/commitline dev

@@ -597,6 +597,13 @@ class GuardedCall:
             taken_over=claim.taken_over,
             adopted=stands != outcome,
         )
+        if stands != outcome and "ok" in (stands.kind, outcome.kind):
+            self._log.error(
+                "ledger.outcomes_differ",
+                action_key=claim.key,
+                stands=stands.kind,
+                ended=outcome.kind,
+            )
         return stands
 
     async def _recorded(self, claim: Dispatched, outcome: Outcome) -> Outcome:
@@ -681,6 +688,7 @@ class GuardedCall:
             position=position,
             tool=self._guarded.name,
             taken_over=taken_over,
+            seconds_left=self._seconds_left(None),
         )
 
     def _delay(self, failure: Failure, failed: int) -> timedelta:

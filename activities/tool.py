@@ -59,6 +59,9 @@ class ToolContext:
     tool: str
     taken_over: bool
     """An earlier attempt may have called already, with the same key."""
+    seconds_left: float | None = None
+    """What this attempt had left when the call began: the time-out for a client. None is no
+    limit."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,130 @@
+"""The soak's application: one agent with a tool of each effect, and a model that has a plan.
+
+Each request names the action that it is made for, so that every effect can be laid to its row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import urllib.error
+import urllib.request
+from datetime import timedelta
+from typing import Any, Final
+
+from ... import (
+    NEVER_HAPPENED,
+    Agent,
+    App,
+    Effect,
+    NotAttempted,
+    ScriptedModel,
+    StillInProgress,
+    ToolContext,
+    ToolRefused,
+    tool,
+)
+from ...activities import Completion, ModelRequest
+from ...activities.scripted_model import call, say
+from .plan import Call, plan_of, read_prompt
+
+PROVIDER: Final = "SOAK_PROVIDER_URL"
+"""The environment's variable."""
+AGENT: Final = "soak"
+TOOL_SECONDS: Final = 3.0
+SETTLES_AFTER: Final = timedelta(seconds=2)
+_NODE_SECONDS: Final = 30.0
+_SOCKET_SECONDS: Final = 10.0
+_MEANING: Final = {402: ToolRefused, 409: StillInProgress, 429: NotAttempted}
+_NOT_FOUND: Final = 404
+
+
+@tool(effect=Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
+async def charge(ctx: ToolContext, order_id: str, amount_cents: int) -> dict[str, Any]:
+    """Charge an order: once, whichever run asks."""
+    body = {"order_id": order_id, "amount_cents": amount_cents, "action": ctx.action_key}
+    return await asyncio.to_thread(_send, "/charges", body, ctx.idempotency_key)
+
+
+@tool(effect=Effect.IDEMPOTENT)
+def ship(ctx: ToolContext, order_id: str) -> dict[str, Any]:
+    """Ship an order: once per call, by a key of the call's own, in a thread."""
+    return _send("/ships", {"order_id": order_id, "action": ctx.action_key}, ctx.idempotency_key)
+
+
+def find_transfer(args: dict[str, Any], idempotency_key: str) -> Any:
+    """Ask for the transfer of a call. Every call has a key of its own."""
+    try:
+        return _send(f"/lookup/transfer/{idempotency_key}")
+    except urllib.error.HTTPError as err:
+        if err.code == _NOT_FOUND:
+            return NEVER_HAPPENED
+        raise
+
+
+@tool(effect=Effect.LOOKUP, lookup=find_transfer, lookup_settles_after=SETTLES_AFTER)
+def transfer(ctx: ToolContext, to: str) -> dict[str, Any]:
+    """Transfer money to somebody, twice if asked twice; it can be looked up."""
+    body = {"to": to, "reference": ctx.idempotency_key, "action": ctx.action_key}
+    return _send("/transfers", body)
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def mail(ctx: ToolContext, to: str) -> dict[str, Any]:
+    """Mail somebody; nobody knows whether it arrived."""
+    return await asyncio.to_thread(_send, "/mails", {"to": to, "action": ctx.action_key})
+
+
+@tool(effect=Effect.READ)
+async def look(order_id: str) -> dict[str, Any]:
+    """Look at an order."""
+    return await asyncio.to_thread(_send, "/looks", {"order_id": order_id})
+
+
+def _send(path: str, body: dict[str, Any] | None = None, key: str | None = None) -> dict[str, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(os.environ[PROVIDER] + path, data)  # noqa: S310
+    if key is not None:
+        request.add_header("Idempotency-Key", key)
+    try:
+        with urllib.request.urlopen(request, timeout=_SOCKET_SECONDS) as answer:  # noqa: S310
+            return dict(json.load(answer))
+    except urllib.error.HTTPError as err:
+        if err.code in _MEANING:
+            raise _MEANING[err.code](err.read().decode()) from err
+        raise
+
+
+def _answer(request: ModelRequest) -> Completion:
+    """Make the calls of the plan, then those that are unknown once more, then say it is done."""
+    turns = plan_of(*read_prompt(request.messages[0].text)).turns
+    turn = sum(message.role == "assistant" for message in request.messages)
+    if turn < len(turns):
+        return call(*turns[turn])
+    again = _unknown(request) if turn == len(turns) else []
+    return call(*again) if again else say("done")
+
+
+def _unknown(request: ModelRequest) -> list[Call]:
+    made = [found for one in request.messages if one.completion for found in one.completion.calls]
+    told = [result for one in request.messages for result in one.results]
+    return [
+        (asked.name, json.loads(asked.arguments))
+        for asked, result in zip(made, told, strict=True)
+        if result.status == "unknown"
+    ]
+
+
+app = App(
+    [
+        Agent(
+            AGENT,
+            model=ScriptedModel("soak", [_answer] * 5),
+            instructions="Do as the plan says.",
+            tools=[charge, ship, transfer, mail, look],
+            tool_timeout=TOOL_SECONDS,
+            node_timeout=_NODE_SECONDS,
+        )
+    ]
+)

@@ -1,0 +1,194 @@
+"""What must hold after a soak, judged from outside.
+
+    a row that says                 its effects in the world
+    -----------------------------   ------------------------
+    ok                              exactly one
+    ok, as another's receipt        none of its own
+    error without effect            none
+    unknown, with a reason          one at most
+    intent, in a stopped run        none
+    anything else                   is a violation whatever happened
+
+No business fact happens twice, no effect is without a row, no key is sent with two bodies,
+every run has ended, and what its model was told is what its rows say.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...activities.conversation import ToolResult
+from ...canonical import parse
+from ...identity import Position, RunKey, action_key
+from ...ledger import Action
+
+READ: Final = "look"
+"""The tool that has no rows."""
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """A run, as Temporal and the ledger have it at the end."""
+
+    id: str
+    run_key: RunKey
+    state: str
+    """Of the workflow: ``completed``, ``canceled``, …"""
+    failure: str
+    """Why, if it failed."""
+    ledger_state: str
+    stopped: bool
+    told: Sequence[ToolResult]
+    """What the model was shown last of its calls."""
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Something that must not be."""
+
+    run: str
+    action: str
+    """The row's key; empty where none is meant."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.run}: {self.text}" + (f" [{self.action}]" if self.action else "")
+
+
+class Aftermath:
+    """Everything that is left after a soak.
+
+    Args:
+        runs: All of them.
+        actions: Every row of the ledger.
+        requests: What reached the provider, in order: ``kind``, ``key``, ``body``, ``effect``.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[RunSeen],
+        actions: Sequence[Action],
+        requests: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self.runs = runs
+        self.actions = actions
+        self.requests = requests
+        self._runs = {run.run_key: run for run in runs}
+        self._rows = {action.key: action for action in actions}
+        self._effects: Counter[str] = Counter()
+        """By the action that the request was made for."""
+        self._facts: Counter[str] = Counter()
+        """The same by business fact, where the domain has one."""
+        for request in requests:
+            body = json.loads(request["body"])
+            if request["effect"] and request["kind"] != READ:
+                self._effects[body["action"]] += 1
+                if request["kind"] == "charge":
+                    self._facts[f"the charge of {body['order_id']}"] += 1
+
+    def violations(self) -> list[Violation]:
+        """Return all that must not be."""
+        return [
+            *self._of_runs(),
+            *(found for action in self.actions for found in self._of_row(action)),
+            *self._of_effects(),
+            *(found for run in self.runs for found in self._of_told(run)),
+        ]
+
+    def _of_runs(self) -> Iterator[Violation]:
+        for run in self.runs:
+            good = {"completed", "canceled"} if run.stopped else {"completed"}
+            if run.state not in good:
+                yield Violation(run.id, "", f"the run is {run.state}: {run.failure}")
+            known = {"ended", "stopping", "none"} if run.stopped else {"ended"}
+            if run.ledger_state not in known:
+                yield Violation(run.id, "", f"the ledger has the run as {run.ledger_state}")
+
+    def _of_row(self, action: Action) -> Iterator[Violation]:
+        happened = self._effects[action.key]
+        run = self._runs.get(action.run_key)
+        text = _wrong_row(action, stopped=run is not None and run.stopped)
+        if text is None and happened not in _allowed(action):
+            text = f"{action.tool} ({action.effect}) says {action.state} and happened {happened} x"
+        if text is not None:
+            reason = f"; reason: {action.parked_reason}" if action.parked else ""
+            yield Violation(str(action.run_key), action.key, text + reason)
+
+    def _of_effects(self) -> Iterator[Violation]:
+        for key in self._effects:
+            if key not in self._rows:
+                yield Violation(key.partition(":")[0], key, "an effect without a row")
+        for fact, count in self._facts.items():
+            if count > 1:
+                yield Violation("all runs", "", f"{fact} happened {count} x")
+        bodies = defaultdict(set)
+        for request in self.requests:
+            if request["key"] is not None:
+                bodies[request["key"]].add(request["body"])
+        for key, sent in bodies.items():
+            if len(sent) > 1:
+                yield Violation("all runs", "", f"{key} was sent with several bodies: {sent}")
+
+    def _of_told(self, run: RunSeen) -> Iterator[Violation]:
+        for result in run.told:
+            key = action_key(run.run_key, Position(result.position))
+            text = _wrong_telling(result, self._rows.get(key))
+            if text is not None:
+                yield Violation(run.id, key, text)
+
+
+def _wrong_row(action: Action, *, stopped: bool) -> str | None:
+    """Say what is wrong with a row by itself."""
+    if action.state == "dispatched":
+        return f"{action.tool} ({action.effect}) is left dispatched"
+    if action.state == "intent" and not stopped:
+        return f"{action.tool} ({action.effect}) is left an intent"
+    if action.state == "unknown" and not action.parked_reason:
+        return f"{action.tool} is parked without a reason"
+    return None
+
+
+def _allowed(action: Action) -> range:
+    """Return how often an action may have happened, by what its row says."""
+    if action.duplicate_of is not None or action.state == "intent":
+        return range(1)
+    if action.recorded is not None:
+        return range(1, 2) if action.recorded.effect_possible else range(1)
+    return range(2)
+
+
+def _wrong_telling(result: ToolResult, row: Action | None) -> str | None:
+    """Say where what the model was told differs from the row."""
+    told = parse(result.content)
+    if row is None:
+        nothing = result.status == "error" and told["error"]["effect"] == "none"
+        if result.name == READ or nothing:
+            return None
+        return f"the model was told {result.status} of {result.name}, which has no row"
+    if result.status == "unknown":
+        # Later it may have become known.
+        known = row.state == "unknown" or row.settled_at is not None
+    else:
+        known = row.state == result.status and _content(row) == _told_content(told, row)
+    if known:
+        return None
+    return (
+        f"the model was told {result.status} of {result.name}: {result.content[:300]}; "
+        f"the row says {row.state}: {(row.result or '')[:300]}"
+    )
+
+
+def _content(row: Action) -> Any:
+    return None if row.recorded is None else row.recorded.value
+
+
+def _told_content(told: Any, row: Action) -> Any:
+    if row.state == "error":
+        return {name: told["error"][name] for name in ("type", "message")}
+    if row.duplicate_of is None:
+        return told
+    return told["result"] if told["action"] == row.duplicate_of else None
