@@ -117,12 +117,10 @@ class GuardedActivity:
         """See `Guarded`: a plain function's thread may go on."""
         return self._is_async
 
-    def limits(self) -> CallLimits:
+    def limits(self, origin: Origin) -> CallLimits:
         """See `Guarded`: the workflow's own."""
-        info = activity.info()
-        waited = info.started_time - info.scheduled_time
-        whole = info.schedule_to_close_timeout
-        return CallLimits(None, None if not whole else (whole - waited).total_seconds())
+        whole = activity.info().schedule_to_close_timeout
+        return CallLimits(None, whole.total_seconds() if whole else None).left
 
     def failure(self, error: BaseException) -> Failure:
         """See `Guarded`."""

@@ -127,7 +127,7 @@ class Guarded(Protocol):
         """Whether a call that was cancelled and ended is really over (no thread goes on)."""
         ...
 
-    def limits(self) -> CallLimits:
+    def limits(self, origin: Origin) -> CallLimits:
         """Return what the running attempt may take."""
         ...
 
@@ -200,7 +200,7 @@ class GuardedCall:
         self._guarded = guarded
         self._origin = origin
         self._invoke = invoke
-        self._limits = guarded.limits()
+        self._limits = guarded.limits(origin)
         self._began = _now()
         self._claimed_at = self._began
         nearest = self._limits.nearest

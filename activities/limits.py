@@ -10,16 +10,16 @@ The most specific setting wins: the run's for a tool, the tool's, the run's, the
 default. None, zero and less mean no limit; what is no number is logged, and the default used.
 
 They are enforced inside the activity. The server's time-outs lie beyond them as backstops,
-because the SDK starts the next attempt before it cancels the old one. So each is one thing in
-two places: the workflow sets the server's from ours, the activity reads ours back from the
-server's. The time that has passed is the server's too: a worker's wrong clock does not matter.
+because the SDK starts the next attempt before it cancels the old one. Ours travel beside them:
+the server cuts its own down to what is left of a workflow's time-out. The time that a call has
+had is the server's: a worker's wrong clock does not matter.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -64,15 +64,20 @@ class CallLimits:
         return min(given, default=None)
 
     @classmethod
-    def of_this_attempt(cls) -> CallLimits:
-        """Return what is left for the running attempt of an activity of ours."""
+    def before_backstops(
+        cls, start_to_close: timedelta | None, schedule_to_close: timedelta | None
+    ) -> CallLimits:
+        """Return what the workflow set the server's time-outs from."""
+        return cls(_within(start_to_close), _within(schedule_to_close))
+
+    @property
+    def left(self) -> CallLimits:
+        """What the running attempt may take of them."""
+        if self.node_seconds is None:
+            return self
         info = activity.info()
-        node = _within(info.schedule_to_close_timeout)
-        waited = info.started_time - info.scheduled_time
-        return cls(
-            attempt_seconds=_seconds(_within(info.start_to_close_timeout)),
-            node_seconds=None if node is None else _seconds(node - waited),
-        )
+        waited = (info.started_time - info.scheduled_time).total_seconds()
+        return replace(self, node_seconds=max(self.node_seconds - waited, 0.0))
 
 
 @dataclass(frozen=True)
@@ -138,9 +143,5 @@ def _beyond(seconds: float | None) -> timedelta:
     return NO_LIMIT if seconds is None else timedelta(seconds=seconds) + BACKSTOP
 
 
-def _within(server: timedelta | None) -> timedelta | None:
-    return None if server is None or server >= NO_LIMIT else server - BACKSTOP
-
-
-def _seconds(left: timedelta | None) -> float | None:
-    return None if left is None else max(left.total_seconds(), 0.0)
+def _within(server: timedelta | None) -> float | None:
+    return None if server is None or server >= NO_LIMIT else (server - BACKSTOP).total_seconds()

@@ -32,6 +32,10 @@ class Origin:
     requested_digest: str
     again: bool = False
     """The workflow has scheduled this very call before, and starts it afresh."""
+    attempt_seconds: float | None = None
+    """The deadline of one attempt; None is no limit of ours."""
+    node_seconds: float | None = None
+    """The deadline of the call with its retries, from when it was scheduled."""
 
     def to_payload(self) -> Payload:
         """Write the header."""

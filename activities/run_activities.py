@@ -41,7 +41,7 @@ from .bounded_call import Raised, Returned, call_within, see_through
 from .conversation import Completion, Message
 from .guarded_call import as_failure, not_started, persist
 from .heartbeat import beating
-from .limits import CallLimits, RunLimits
+from .limits import RunLimits
 from .model import ModelRequest, examine
 from .origin import first_of_all
 from .replies import Reply, Unrecorded
@@ -330,7 +330,7 @@ class RunActivities:
         spec = request.spec
         self._agent(spec.name)
         model = self._app.model(agent=spec.name, name=spec.model)
-        limits = CallLimits.of_this_attempt()
+        limits = spec.model_limits.left
         began = time.monotonic()
         asked = model.complete(
             ModelRequest(

@@ -54,9 +54,9 @@ class GuardedTool:
         """See `Guarded`."""
         return self._tool.tries
 
-    def limits(self) -> CallLimits:
+    def limits(self, origin: Origin) -> CallLimits:
         """See `Guarded`: what the run resolved when it started."""
-        return CallLimits.of_this_attempt()
+        return CallLimits(origin.attempt_seconds, origin.node_seconds).left
 
     def failure(self, error: BaseException) -> Failure:
         """See `Guarded`."""

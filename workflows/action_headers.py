@@ -28,6 +28,7 @@ from temporalio.worker import (
 )
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.limits import CallLimits
     from ..activities.origin import HEADER, Origin, requested_digest
     from ..activities.wire import pack, unpack
     from ..errors import InvalidRunId
@@ -88,11 +89,16 @@ class _Outbound(WorkflowOutboundInterceptor):
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         if input.activity in self._guarded:
             position = self._position(input)
+            limits = CallLimits.before_backstops(
+                input.start_to_close_timeout, input.schedule_to_close_timeout
+            )
             origin = Origin(
                 this_run(),
                 position,
                 requested_digest(workflow.payload_converter().to_payloads(input.args)),
                 again=position in self._scheduled,
+                attempt_seconds=limits.attempt_seconds,
+                node_seconds=limits.node_seconds,
             )
             self._scheduled.add(position)
             input.headers = {**input.headers, HEADER: origin.to_payload()}
