@@ -18,7 +18,7 @@ demo: $(VENV)/.installed-demo ## Kill workers at the worst moments and count the
 	$(BIN)/commitline demo
 
 test: $(VENV)/.installed-all ## Run every test, against real servers that it starts itself.
-	$(BIN)/pytest
+	$(BIN)/pytest -n 3 --dist loadfile
 
 check: $(VENV)/.installed-all ## Lint, check the format and the types.
 	$(BIN)/ruff check .

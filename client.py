@@ -316,9 +316,10 @@ class AgentClient:
             ConfigurationError: No database is configured.
         """
         if self._pool is None:
-            pool = ledger_pool(self._settings.require_database(), size=self._settings.pool_size)
-            await pool.open()
-            self._pool = pool
+            self._pool = ledger_pool(
+                self._settings.require_database(), size=self._settings.pool_size
+            )
+        await self._pool.open()  # nothing, if it is open
         return ActionLedger(self._pool, statement_seconds=self._settings.statement_seconds)
 
     def _workflow(self, id: str) -> WorkflowHandle[Any, Any]:

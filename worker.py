@@ -31,7 +31,8 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from .activities.agent import App
+from .activities.agent import App, Hook
+from .activities.bounded_call import Raised, Returned, call_within
 from .activities.guard import GuardInterceptor
 from .activities.guarded_call import Guarded
 from .activities.run_activities import RunActivities
@@ -89,7 +90,7 @@ async def app_worker(
         stack.push_async_callback(app.aclose)
         runner = stack.enter_context(ToolRunner())
         if app.on_stop is not None:
-            stack.push_async_callback(runner.run_async, "on_stop", app.on_stop)
+            stack.push_async_callback(_stop, runner, app.on_stop, settings.grace_seconds)
         if app.on_start is not None:
             await runner.run_async("on_start", app.on_start)
         guarded: dict[str, Guarded] = {
@@ -116,6 +117,18 @@ async def app_worker(
             yield worker
 
 
+async def _stop(runner: ToolRunner, hook: Hook, seconds: float) -> None:
+    """Call ``on_stop``, which does not keep a worker that was told to go."""
+
+    async def ignore(end: Returned | Raised) -> None:
+        log.info("worker.stop_hook_ended_late")
+
+    end = await call_within(seconds, runner.run_async("on_stop", hook), on_late=ignore)
+    if not isinstance(end.how, Returned):
+        error = type(end.how.error).__name__ if isinstance(end.how, Raised) else "no end"
+        log.error("worker.stop_hook_failed", error=error)
+
+
 async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     """Run a worker for ``module:attribute`` until SIGTERM or SIGINT.
 
@@ -130,11 +143,12 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
         await migrate(database_url)
     await check_schema(database_url)
     client = await connect_temporal(metrics_address=settings.metrics_address)
-    told_to_go = _on_signals()
     asyncio.get_running_loop().set_default_executor(_Unawaited())
     async with ledger_pool(database_url, size=settings.pool_size) as pool:
         ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
         async with app_worker(app, client=client, ledger=ledger, settings=settings):
+            # Not before: until there is something to finish, a signal ends the process.
+            told_to_go = _on_signals()
             log.info(
                 "worker.started",
                 app=app_name,

@@ -39,7 +39,7 @@ from .guarded_call import NOT_STARTED
 from .limits import CallLimits
 from .origin import Origin
 from .replies import Unrecorded
-from .tool import ToolContext
+from .tool import ToolContext, exceptions
 
 OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 """The failure's type when a call may have happened and a person has to settle it."""
@@ -87,8 +87,9 @@ class GuardedActivity:
         self._effect = effect
         self._template = None if idempotency_key is None else KeyTemplate.parse(idempotency_key)
         self._key_ttl = key_ttl
-        self._refused_on = refused_on
-        self._retry_on = retry_on
+        what = f"the activity {self._name!r}"
+        self._refused_on = exceptions(what, refused_on)
+        self._retry_on = None if retry_on is None else exceptions(what, retry_on)
         # A READ is retried as the workflow's policy says, and by nothing else.
         self._tries = 1 if effect is Effect.READ else tries
         self._is_async = inspect.iscoroutinefunction(function)

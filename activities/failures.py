@@ -7,9 +7,11 @@ is imported for this; the well-known ones are recognised by the names of their c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
@@ -46,14 +48,14 @@ _RETRYABLE_CLASSES: Final = frozenset(
         ("anyio", "BrokenResourceError"),
     }
 )
-_MAX_RETRY_AFTER: Final = timedelta(days=1)
+_MOST_SECONDS: Final = timedelta(days=1).total_seconds()
 
 
 class Contained(Exception):
     """Carries a tool's SystemExit and the like, which would end the loop that it passes."""
 
     def __init__(self, original: BaseException) -> None:
-        super().__init__(str(original))
+        super().__init__(error_text(original))
         self.original = original
 
 
@@ -90,12 +92,13 @@ class Failure:
         """Read an exception; see `classify`."""
         if isinstance(error, Contained):
             error = error.original
-        return cls(
-            classify(error, refused_on=refused_on, retry_on=retry_on),
-            type(error).__name__,
-            error_text(error),
-            retry_after(error),
-        )
+        try:
+            kind = classify(error, refused_on=refused_on, retry_on=retry_on)
+            after = retry_after(error)
+        except Exception:
+            # Its attributes are foreign code, and may raise: then it says nothing.
+            kind, after = Kind.OTHER, None
+        return cls(kind, type(error).__name__, error_text(error), after)
 
     @property
     def told(self) -> str:
@@ -130,18 +133,34 @@ def classify(
 
 
 def retry_after(error: BaseException) -> timedelta | None:
-    """Return how long the other side asked us to wait, if the exception says so in seconds."""
-    asked = getattr(error, "retry_after", None)
-    if isinstance(asked, timedelta):
+    """Return how long the other side asked us to wait, a day at most, if the exception says so."""
+    asked = _duration(getattr(error, "retry_after", None))
+    if asked is not None:
         return asked
     for holder in _holders(error):
-        try:
-            seconds = float(holder.headers.get("retry-after"))
-        except (AttributeError, TypeError, ValueError):
-            continue
-        if 0 <= seconds <= _MAX_RETRY_AFTER.total_seconds():
-            return timedelta(seconds=seconds)
+        get = getattr(getattr(holder, "headers", None), "get", None)
+        asked = _duration(get("retry-after")) if callable(get) else None
+        if asked is not None:
+            return asked
     return None
+
+
+def _duration(value: Any) -> timedelta | None:
+    """Read a ``timedelta``, seconds, or the date of a ``Retry-After`` header."""
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, str) and not value.replace(".", "", 1).strip().isdigit():
+        try:
+            seconds = (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds()
+        except (TypeError, ValueError):
+            return None
+    elif isinstance(value, int | float | str) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        return None
+    if math.isnan(seconds) or seconds < 0:
+        return None
+    return timedelta(seconds=min(seconds, _MOST_SECONDS))
 
 
 def _is_transient(error: BaseException) -> bool:
@@ -159,6 +178,8 @@ def _is_transient(error: BaseException) -> bool:
 
 def _status(error: BaseException) -> int | None:
     """Return the HTTP status that an exception carries, if it is a plausible one."""
+    if not isinstance(error, Exception):
+        return None  # the code of a SystemExit is no status
     for holder in _holders(error):
         for attribute in ("status_code", "status", "code"):
             value = getattr(holder, attribute, None)

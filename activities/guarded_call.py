@@ -90,6 +90,9 @@ STOPPING: Final = "stopping"
 
 _CLAIM_SECONDS: Final = 10.0
 """How long one attempt waits for its claim; then the call starts afresh."""
+_SLOW_CLAIM: Final = timedelta(seconds=5)
+"""How long a claim may be under way and still be called by. Within that, the time that it took
+is not taken from the tool; the row says that the attempt may send for so much longer."""
 _BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """How long a claim waits, time after time, for another action that is at work on its key."""
 _UNAVAILABLE_SECONDS: Final = 0.5
@@ -202,14 +205,14 @@ class GuardedCall:
         self._invoke = invoke
         self._limits = guarded.limits(origin)
         self._began = _now()
-        self._claimed_at = self._began
+        self._asked_at = self._claimed_at = self._began
         nearest = self._limits.nearest
         bound = info.start_to_close_timeout if nearest is None else timedelta(seconds=nearest)
         self._attempt = Attempt(
             started_at=info.started_time,
             token=uuid4(),
             lease=min((bound or MAX_LEASE) + LEASE_GRACE, MAX_LEASE),
-            deadline=min(bound or MAX_LEASE, MAX_LEASE),
+            deadline=min((bound or MAX_LEASE) + _SLOW_CLAIM, MAX_LEASE),
         )
         self._waited = 0
         self._request: ActionRequest | None = None
@@ -318,9 +321,11 @@ class GuardedCall:
         """
         committed_perhaps = False
         while True:
-            self._claimed_at = _now()
+            if not committed_perhaps:
+                self._asked_at = _now()
             try:
                 claim = await self._claim_in_open_run(request)
+                self._claimed_at = _now()
             except LedgerUnavailable as err:
                 committed_perhaps = committed_perhaps or err.reached
                 self._log.warning("ledger.unavailable", reason=err.message)
@@ -396,10 +401,12 @@ class GuardedCall:
     async def _call(self, claim: Dispatched) -> Ended:
         """Call, and record how it ended."""
         left = self._seconds_left(claim.key_life)
-        if left is not None and left <= 0:
-            # This process was frozen since the claim: by now the row may be another attempt's.
+        late = _now() - self._asked_at > _SLOW_CLAIM.total_seconds()
+        if late or (left is not None and left <= 0):
+            # The claim was slow to come, or this process was frozen since: what the row gives
+            # this attempt is not what is left, and by now it may be another attempt's.
             await self._hand_back(claim)
-            raise self._guarded.not_started("woken up after the deadline of its own claim")
+            raise self._guarded.not_started("the claim is older than it may be")
         context = self._context(claim.key, claim.idempotency_key, taken_over=claim.taken_over)
         end = await self._within_limits(
             context, claim.args, claim.key_life, on_late=lambda late: self._late(claim, late)
@@ -435,6 +442,7 @@ class GuardedCall:
             left = claim.settles_in - timedelta(seconds=_now() - self._claimed_at)
             if left <= timedelta():
                 self._log.info("ledger.action_never_happened", action_key=call.key)
+                self._asked_at = _now()
                 await self._ledger.send_after_asking(request, call)
                 self._claimed_at = _now()
                 return await self._call(replace(call, taken_over=False, key_life=None))
@@ -507,7 +515,11 @@ class GuardedCall:
             text = f"no answer until the node's time was up [{NodeTimeout.code}]"
             return Failure(Kind.OTHER, NodeTimeout.__name__, text)
         error = ToolTimeout(f"no answer within {nearest or 0:g} s")
-        return replace(self._guarded.failure(error), message=f"{error.message} [{error.code}]")
+        failure = self._guarded.failure(error)
+        # What a tool declares of exceptions speaks for those it raises. This one is ours, and
+        # means that it may have happened, however wide its `refused_on`.
+        kind = failure.kind if failure.kind is Kind.TRANSIENT else Kind.OTHER
+        return replace(failure, kind=kind, message=f"{error.message} [{error.code}]")
 
     async def _try_again(
         self, claim: Dispatched, failure: Failure, *, left_behind: bool
@@ -528,7 +540,12 @@ class GuardedCall:
             return None  # the next attempt could not tell it from one that was lost
         try:
             await see_through(
-                self._ledger.fail_try(claim, in_progress=in_progress, over=not left_behind)
+                self._ledger.fail_try(
+                    claim,
+                    in_progress=in_progress,
+                    # A lost attempt before this one may still send, until its own time is up.
+                    over=not left_behind and not claim.taken_over,
+                )
             )
         except LedgerUnavailable as err:
             # Not counted. Nothing is called while the ledger is away, so not without end either.

@@ -2,9 +2,8 @@
 
 A fresh interpreter is started for each call (spawned, not forked: no lock, no socket and no
 thread of the worker is inherited), imports the tool by its module and name, calls it and
-writes how it ended. It is killed, with every process that it started, when its call is
-cancelled; when the worker dies, the kernel kills it (on Linux), and its next look at its
-standard input ends it elsewhere.
+writes how it ended. It is killed, with every process of its session, when its call is
+cancelled; when the worker dies, the kernel kills it (on Linux), or the end of its connection.
 
 The stored arguments go in as JSON text and the outcome comes back as JSON text, encoded in the
 child by the same codec, so that it makes no difference where a tool runs.
@@ -15,15 +14,18 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import importlib
+import inspect
 import json
 import os
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from ..canonical import scrub
 from ..ledger.actions import Outcome
@@ -32,6 +34,9 @@ from .failures import Failure, Kind
 from .tool import Tool, ToolContext
 
 _PR_SET_PDEATHSIG: Final = 1
+_SIZE_BYTES: Final = 8
+_LAST_WORDS_SECONDS: Final = 0.5
+"""How long what a process wrote before it ended may take to arrive."""
 
 
 class IsolatedFailure(Exception):
@@ -53,28 +58,29 @@ async def run_isolated(tool: Tool, args: str, context: ToolContext) -> Outcome:
     Raises:
         IsolatedFailure: It raised, or its process died.
     """
-    read, write = os.pipe()
+    question = _question(tool, args, context)
+    here, there = socket.socketpair()
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             __name__,
-            str(write),
-            stdin=asyncio.subprocess.PIPE,
-            stderr=None,
-            pass_fds=(write,),
+            str(there.fileno()),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=(there.fileno(),),
             start_new_session=True,
         )
     except BaseException:
-        os.close(read)
+        here.close()
         raise
     finally:
-        os.close(write)
+        there.close()
     try:
-        return _read(await _converse(process, read, _question(tool, args, context)), process)
-    except asyncio.CancelledError:
+        answer = await _converse(process, here, question)
+    except BaseException:
         await _kill(process)
         raise
+    return _read(answer, process)
 
 
 def _question(tool: Tool, args: str, context: ToolContext) -> bytes:
@@ -83,30 +89,46 @@ def _question(tool: Tool, args: str, context: ToolContext) -> bytes:
         "name": tool.fn.__qualname__,
         "args": args,
         "context": asdict(context),
-        "path": sys.path,
+        "path": [str(place) for place in sys.path],
         "parent": os.getpid(),
     }
     return json.dumps(question).encode("ascii") + b"\n"
 
 
-async def _converse(process: asyncio.subprocess.Process, read: int, question: bytes) -> bytes:
-    """Send the question and return all that is written back, until the pipe is closed."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    pipe = os.fdopen(read, "rb", buffering=0)
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    assert process.stdin is not None
+async def _converse(
+    process: asyncio.subprocess.Process, here: socket.socket, question: bytes
+) -> bytes:
+    """Send the question and return the answer; nothing, if the process ended without one.
+
+    What the tool has started may hold the other end open, so that its closing says nothing.
+    """
+    reader, writer = await asyncio.open_connection(sock=here)
+    answering = asyncio.ensure_future(_answer_from(reader))
+    ending = asyncio.ensure_future(process.wait())
     try:
-        with suppress(ConnectionError):  # it has died: what it wrote says how
-            process.stdin.write(question)
-            await process.stdin.drain()
-        answer = await reader.read()
-        process.stdin.close()
+        with suppress(ConnectionError):  # it has died: how is seen below
+            writer.write(question)
+            await writer.drain()
+        await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            await asyncio.wait({answering}, timeout=_LAST_WORDS_SECONDS)
+        if not answering.done():
+            return b""
+        writer.close()
         await process.wait()
-        return answer
+        return answering.result()
     finally:
-        transport.close()
-        process.stdin.close()
+        answering.cancel()
+        ending.cancel()
+        writer.close()
+
+
+async def _answer_from(reader: asyncio.StreamReader) -> bytes:
+    try:
+        size = int.from_bytes(await reader.readexactly(_SIZE_BYTES), "big")
+        return await reader.readexactly(size)
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return b""
 
 
 def _read(answer: bytes, process: asyncio.subprocess.Process) -> Outcome:
@@ -140,25 +162,28 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
 
 def main() -> None:
     """Be the child: read a question, call the tool, write how it ended."""
-    question = json.loads(sys.stdin.buffer.readline())
-    _die_with(question["parent"], sys.stdin.buffer)
-    sys.path[:] = question["path"]
-    answer = json.dumps(_answer(question))
-    with os.fdopen(int(sys.argv[1]), "w") as pipe:
-        pipe.write(answer)
-    sys.stdout.flush()
-    # The worker has its answer: nothing of the tool's (a thread, an exit hook) may keep it.
-    os._exit(0)
+    with socket.socket(fileno=int(sys.argv[1])) as worker:
+        os.set_inheritable(worker.fileno(), False)
+        with worker.makefile("rb") as questions:
+            question = json.loads(questions.readline())
+        _die_with(question["parent"], worker)
+        sys.path[:] = question["path"]
+        answer = json.dumps(_answer(question)).encode("ascii")
+        sys.stdout.flush()
+        worker.sendall(len(answer).to_bytes(_SIZE_BYTES, "big") + answer)
+        # The worker has its answer: nothing of the tool's (a thread, an exit hook) may keep it.
+        os._exit(0)
 
 
-def _die_with(parent: int, stdin: IO[bytes]) -> None:
+def _die_with(parent: int, worker: socket.socket) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)  # it died before we asked
 
     def watch() -> None:
-        stdin.read()  # ends when the worker is gone, or has its answer
+        with suppress(OSError):
+            worker.recv(1)  # ends when the worker is gone, or has its answer
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -171,10 +196,28 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     except Exception as err:
         return _told(Failure(Kind.NOT_ATTEMPTED, type(err).__name__, error_text(err)))
     try:
-        value = asyncio.run(tool.fn(**bound)) if tool.is_async else tool.fn(**bound)
+        ended = finished(tool, tool.fn(**bound))
+        if not isinstance(ended, Outcome):
+            ended = finished(tool, asyncio.run(_awaited(ended)))
     except BaseException as err:
         return _told(tool.failure(err))
-    return {"outcome": asdict(encode_result(tool.name, value, tool.returns))}
+    return {"outcome": asdict(ended)}
+
+
+def finished(tool: Tool, value: Any) -> Any:
+    """Return the outcome of a call that returned ``value``; an awaitable is returned as it is.
+
+    Called where the tool runs: to go through what a generator yields is to run the tool, and
+    to write down a large result takes a while.
+    """
+    if inspect.isawaitable(value):
+        return value
+    whole = list(value) if isinstance(value, Iterator) else value
+    return encode_result(tool.name, whole, tool.returns)
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _told(failure: Failure) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def resolve(name: str, *settings: Any) -> float | None:
             continue
         try:
             return _number(setting)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             log.warning("limits.setting_invalid", setting=name, value=repr(setting)[:80])
             break
     return DEFAULTS.get(name)

@@ -45,6 +45,7 @@ from .limits import RunLimits
 from .model import ModelRequest, examine
 from .origin import first_of_all
 from .replies import Reply, Unrecorded
+from .tool_runner import raise_tamed
 from .wire import from_plain, pack, to_text, unpack
 
 log = structlog.get_logger("commitline")
@@ -218,21 +219,34 @@ class RunActivities:
             if ended.outcome is None:
                 return pack(_told(await self._ledger.park(owned, ended.reason, over=ended.over)))
             outcome = Outcome(ended.outcome, ended.result, effect_possible=ended.effect_possible)
-            stands = await self._record(owned, outcome)
+            stands = await self._ledger.record(owned, outcome)
+        except Fenced as err:
+            return pack(await self._overtaken(owned.key, ended, err))
         except LedgerError as err:
             raise as_failure(err) from err
         log.info("ledger.outcome_recorded", action_key=ended.key, outcome=stands.kind)
         return pack(replies.done(ended.key, stands))
 
-    async def _record(self, owned: Owned, outcome: Outcome) -> Outcome:
+    async def _overtaken(self, key: ActionKey, ended: Unrecorded, fenced: Fenced) -> Reply:
+        """Return what to tell where the row is no longer the attempt's whose outcome this is."""
         try:
-            return await self._ledger.record(owned, outcome)
-        except Fenced as err:
-            if not err.lost:
-                raise
-            # A failover lost the row while its outcome was here: what happened is still true.
-            log.error("ledger.row_lost", action_key=owned.key)
-            return outcome
+            found = await self._ledger.get(key)
+            if found is not None and found.state == "dispatched":
+                if found.leased or found.claim_token is None:
+                    raise as_failure(fenced)  # a live attempt is at work on it: wait for it
+                holder = Owned(key, found.claim_token, found.domain_key)
+                why = "an attempt that had taken it over was lost"
+                found = await self._ledger.park(holder, why, over=False)
+        except LedgerError as err:
+            raise as_failure(err) from err
+        if found is not None and found.state != "intent":
+            return _told(found)
+        # A failover lost the row while its outcome was here: what happened is still true.
+        log.error("ledger.row_lost", action_key=key)
+        if ended.outcome is None:
+            raise as_failure(fenced)
+        outcome = Outcome(ended.outcome, ended.result, effect_possible=ended.effect_possible)
+        return replies.done(key, outcome)
 
     @activity.defn(name=RECORD_COMPLETION)
     async def record_completion(self, raw: RawValue) -> RawValue:
@@ -296,7 +310,7 @@ class RunActivities:
             log.info("model.completion_replayed", run_key=request.run_key, step=request.step)
             return from_plain(Completion, recorded)
         notices = await self._notices(request)
-        completion = replace(examine(await self._ask(request, notices)), notices=notices)
+        completion = replace(await self._ask(request, notices), notices=notices)
         crash_point("after_completion")
         text = _as_text(completion)
         if len(text) > MAX_COMPLETION:
@@ -332,15 +346,20 @@ class RunActivities:
         model = self._app.model(agent=spec.name, name=spec.model)
         limits = spec.model_limits.left
         began = time.monotonic()
-        asked = model.complete(
-            ModelRequest(
-                model=spec.model,
-                instructions=spec.instructions,
-                tools=[found.definition for found in spec.tools],
-                messages=[*request.messages, *(Message.user(notice) for notice in notices)],
-            )
+        given = ModelRequest(
+            model=spec.model,
+            instructions=spec.instructions,
+            tools=[found.definition for found in spec.tools],
+            messages=[*request.messages, *(Message.user(notice) for notice in notices)],
         )
-        end = await call_within(limits.nearest, asked, on_late=_ignore)
+
+        async def ask() -> Completion:
+            try:
+                return examine(await model.complete(given))
+            except BaseException as err:
+                raise_tamed(spec.model, err)
+
+        end = await call_within(limits.nearest, ask(), on_late=_ignore)
         if isinstance(end.how, Returned):
             return end.how.value  # type: ignore[no-any-return]
         if end.stopped_by == "caller":

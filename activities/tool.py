@@ -171,8 +171,8 @@ def tool(
     lookup: Callable[..., Any] | None = None,
     lookup_settles_after: timedelta = timedelta(seconds=60),
     same: tuple[str, ...] | None = None,
-    refused_on: Exceptions = (),
-    retry_on: Exceptions | None = None,
+    refused_on: Exceptions | type[BaseException] = (),
+    retry_on: Exceptions | type[BaseException] | None = None,
     tries: int = 3,
     tool_timeout: Any = UNSET,
     node_timeout: Any = UNSET,
@@ -241,8 +241,8 @@ def tool(
             is_async=inspect.iscoroutinefunction(function),
             settles_after=lookup_settles_after,
             tries=tries,
-            refused_on=refused_on,
-            retry_on=retry_on,
+            refused_on=_exceptions(named, refused_on),
+            retry_on=None if retry_on is None else _exceptions(named, retry_on),
             tool_timeout=tool_timeout,
             node_timeout=node_timeout,
             isolation=isolation,
@@ -295,6 +295,7 @@ def _wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
         "has a key_ttl, which only an IDEMPOTENT one has",
     )
     yield ttl is not None and ttl <= timedelta(), "has a key_ttl that is not positive"
+    yield inspect.isasyncgenfunction(made.fn), "yields: return what it has to say, as a list"
     yield made.settles_after < timedelta(), "has a lookup_settles_after below zero"
     yield made.tries < 1, "has no tries; one is the least"
     yield (
@@ -305,6 +306,23 @@ def _wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
         made.isolation == "process" and "<locals>" in made.fn.__qualname__,
         "is to run in a process: define it at the top of a module",
     )
+
+
+def exceptions(what: str, given: Any) -> Exceptions:
+    """Return exception classes as a tuple, one alone too.
+
+    Raises:
+        DefinitionError: Something among them is none.
+    """
+    classes = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise DefinitionError(f"{what} names {one!r}, which is no exception class")
+    return classes
+
+
+def _exceptions(name: str, given: Any) -> Exceptions:
+    return exceptions(f"the tool {name!r}", given)
 
 
 def _named_in(template: str | None) -> frozenset[str]:

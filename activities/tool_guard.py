@@ -21,7 +21,7 @@ from ..ledger.codec import encode_result
 from . import replies
 from .failures import Failure
 from .guarded_call import current_call, not_started
-from .isolated import IsolatedFailure, run_isolated
+from .isolated import IsolatedFailure, finished, run_isolated
 from .limits import CallLimits
 from .origin import Origin
 from .replies import MAX_CONTENT, Reply, Unrecorded
@@ -106,7 +106,7 @@ class GuardedTool:
     def encode(self, value: Any) -> Outcome:
         """See `Guarded`."""
         if isinstance(value, Outcome):
-            return value  # a process of its own has encoded it
+            return value  # encoded where the tool ran: a large one takes a while
         return encode_result(self._tool.name, value, self._tool.returns)
 
     def reply_done(self, key: str, outcome: Outcome, duplicate_of: str | None) -> RawValue:
@@ -151,10 +151,18 @@ def tool_activity(tool: Tool, runner: ToolRunner) -> Callable[[RawValue], Any]:
             return await run_isolated(tool, text, context)
         bound = tool.bind(text, context)
         if tool.is_async:
-            return await runner.run_async(tool.name, lambda: tool.fn(**bound))
-        return await runner.run_thread(tool.name, lambda: tool.fn(**bound))
+            return await runner.run_async(tool.name, lambda: _awaited(tool, tool.fn(**bound)))
+        ended = await runner.run_thread(tool.name, lambda: finished(tool, tool.fn(**bound)))
+        if isinstance(ended, Outcome):
+            return ended
+        # A plain wrapper around an async function: it has not run yet.
+        return await runner.run_async(tool.name, lambda: _awaited(tool, ended))
 
     return run
+
+
+async def _awaited(tool: Tool, value: Any) -> Any:
+    return finished(tool, await value)
 
 
 def _pack(reply: Reply) -> RawValue:

@@ -15,8 +15,9 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -34,6 +35,10 @@ _CLOSE_SECONDS: Final = 1.0
 """How long closing waits for the tools' event loop; a blocked one ends with the process."""
 
 
+_threads: ContextVar[list[Future[Any]]] = ContextVar("commitline_threads")
+"""The threads that the running tool has started with `asyncio.to_thread`."""
+
+
 class _ThreadEach(ThreadPoolExecutor):
     """Gives every `asyncio.to_thread` of a tool a thread of its own.
 
@@ -44,6 +49,9 @@ class _ThreadEach(ThreadPoolExecutor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See base class."""
         future: Future[T] = Future()
+        threads = _threads.get(None)
+        if threads is not None:
+            threads.append(future)
 
         def body() -> None:
             if not future.set_running_or_notify_cancel():
@@ -140,7 +148,12 @@ class ToolRunner:
     def _turn(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.set_default_executor(_ThreadEach())
-        self._loop.run_forever()
+        while not self._closing.is_set():
+            try:
+                self._loop.run_forever()
+            except BaseException as err:
+                # A SystemExit in a task of a tool's own ends the loop; the others go on.
+                log.error("tools.loop_broken", error=type(err).__name__)
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(asyncio.sleep(0))  # their `finally` gets this far
@@ -150,9 +163,13 @@ class ToolRunner:
     async def _named(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         token = id(asyncio.current_task())
         self._running[token] = name
+        threads: list[Future[Any]] = []
+        _threads.set(threads)
         try:
             return await work()
         except BaseException as err:
+            # A thread that it waited for goes on, and may send: so does the tool, then.
+            await _ended(threads)
             raise_tamed(name, err)
         finally:
             del self._running[token]
@@ -178,6 +195,19 @@ class ToolRunner:
 
     def _answers(self, answered: threading.Event, seconds: float) -> bool:
         return answered.wait(seconds) or self._closing.is_set()
+
+
+async def _ended(threads: Iterable[Future[Any]]) -> None:
+    """Wait until the threads have ended, however often this is cancelled."""
+    waiting = {asyncio.wrap_future(one) for one in threads if not one.done()}
+    while waiting:
+        try:
+            _, waiting = await asyncio.wait(waiting)
+        except asyncio.CancelledError:
+            waiting = {one for one in waiting if not one.done()}
+    for one in threads:
+        if not one.cancelled():
+            one.exception()
 
 
 def tame(name: str, error: BaseException) -> BaseException:

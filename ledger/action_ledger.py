@@ -63,6 +63,12 @@ _TRANSIENT: Final = (
     pg.ReadOnlySqlTransaction,  # a demoted primary
 )
 
+_NEVER_SENT: Final = Outcome.error(
+    kind="NeverSent",
+    message="its run ended before anything was sent, and the business fact was asked for again",
+    effect_possible=False,
+)
+
 _FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.ASK})
 """The verdicts by which something is sent, now or later: only in a run that runs."""
 
@@ -152,7 +158,15 @@ class ActionLedger:
         What it leaves dispatched is parked: its calls have ended, and none comes to tell how.
         Safe to repeat. A run that the ledger does not know raises `RunNotRunning`.
         """
-        row = await self._maybe("end_run", run_key=run_key, attempt_at=attempt_at)
+        parameters = {"run_key": run_key, "attempt_at": attempt_at}
+
+        async def work(connection: Connection) -> Row | None:
+            async with connection.transaction():
+                ended = await _fetch(connection, "end_run", **parameters)
+                await connection.execute(QUERIES["park_left_over"], parameters)
+                return ended
+
+        row = await self._call(work)
         if row is None:
             raise RunNotRunning(f"{run_key} is not in the ledger", known=False)
         return Run(**row)
@@ -607,11 +621,7 @@ async def _claim_domain_key(
     if holder is None or holder == request.key:
         # Free; or ours, from a row that a failover lost: the same key again, not the next one.
         generation = held["generation"] + (1 if holder is None else 0)
-        await connection.execute(
-            QUERIES["hold_domain_key"],
-            {"domain_key": request.domain_key, "key": request.key, "generation": generation},
-        )
-        return await _insert_dispatched(connection, request, attempt, generation=generation)
+        return await _hold_and_insert(connection, request, attempt, generation)
     row = await _fetch(connection, "lock_action", key=holder)
     if row is None:
         error = IdempotencyKeyConflict(
@@ -619,6 +629,9 @@ async def _claim_domain_key(
         )
         return await _refuse(connection, request, error)
     found = Action.from_row(row)
+    if found.state == "intent" and not await _still_runs(connection, found):
+        await _fetch(connection, "void_intent", key=found.key, result=_NEVER_SENT.result)
+        return await _hold_and_insert(connection, request, attempt, held["generation"] + 1)
     try:
         verdict = judge_holder(found, request, attempt)
     except IdempotencyKeyConflict as error:
@@ -627,6 +640,25 @@ async def _claim_domain_key(
     if isinstance(claim, AlreadyDone | Parked):
         return await _insert_duplicate(connection, request, claim.action)
     return claim
+
+
+async def _hold_and_insert(
+    connection: Connection, request: ActionRequest, attempt: Attempt, generation: int
+) -> Claim:
+    await connection.execute(
+        QUERIES["hold_domain_key"],
+        {"domain_key": request.domain_key, "key": request.key, "generation": generation},
+    )
+    return await _insert_dispatched(connection, request, attempt, generation=generation)
+
+
+async def _still_runs(connection: Connection, holder: Action) -> bool:
+    """Whether the holder's run may still start something; not locked: that would be a deadlock.
+
+    A run that is opened again at this very moment finds its intent void, or has claimed it.
+    """
+    run = await _fetch(connection, "get_run", run_key=holder.run_key)
+    return run is not None and run["state"] == "running"
 
 
 async def _settle(
@@ -743,6 +775,8 @@ async def _record_in_full(
         recorded = await _fetch(connection, "record", **parameters)
         if recorded is None:
             recorded = await _fetch(connection, "record_late", **parameters)
+            if recorded is None and parameters["outcome"] == "ok":
+                recorded = await _fetch(connection, "record_fact", **parameters)
             if recorded is None:
                 return False
             await connection.execute(QUERIES["settle_repeats"], parameters)

@@ -288,6 +288,7 @@ class AgentRun:
     ) -> Reply:
         """Carry a call out until it is known what to tell, recorded, or surely unknown."""
         while True:
+            _stop_here_if_cancelled()
             answer = await _carry_out(
                 spec, tool.definition.name, arguments, at=at, limits=tool.limits, summary=summary
             )

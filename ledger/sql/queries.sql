@@ -23,29 +23,26 @@ on conflict (run_key) do update
         stop_reason = coalesce(agent_runs.stop_reason, excluded.stop_reason)
 returning *, clock_timestamp() as now;
 
--- end_run: close a run; a later attempt (by the engine's clock) may open it again. What it
--- leaves dispatched (a stop came between two tries) is nobody's from now on: a person's.
-with ended as (
-    update agent_runs
-       set state = 'ended',
-           ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
-     where run_key = %(run_key)s
-    returning *
-), left_over as (
-    update agent_actions
-       set parked_at = clock_timestamp(),
-           parked_reason = 'the run ended between two tries: the last one may have happened',
-           -- A try that is known to be over protects nothing any more.
-           lease_until = case when sent_until <= clock_timestamp() then clock_timestamp()
-                              else lease_until end
-      from ended
-     where agent_actions.run_key = ended.run_key
-       and status = 'pending' and parked_at is null and dispatched_at is not null
-       -- Not what a younger execution (a reset's) has begun: it goes on with the run.
-       and attempt_at <= %(attempt_at)s
-       and (claimed_by = key or lease_until < clock_timestamp())
-)
-select *, clock_timestamp() as now from ended;
+-- end_run: close a run; a later attempt (by the engine's clock) may open it again.
+update agent_runs
+   set state = 'ended',
+       ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
+ where run_key = %(run_key)s
+returning *, clock_timestamp() as now;
+
+-- park_left_over: what a run that has ended leaves dispatched (a stop came between two tries)
+-- is nobody's from now on: a person's.
+update agent_actions
+   set parked_at = clock_timestamp(),
+       parked_reason = 'the run ended between two tries: the last one may have happened',
+       -- A try that is known to be over protects nothing any more.
+       lease_until = case when sent_until <= clock_timestamp() then clock_timestamp()
+                          else lease_until end
+ where run_key = %(run_key)s
+   and status = 'pending' and parked_at is null and dispatched_at is not null
+   -- Not what a younger execution (a reset's) has begun: it goes on with the run.
+   and attempt_at <= %(attempt_at)s
+   and (claimed_by = key or lease_until < clock_timestamp());
 
 -- get_run: one run.
 select *, clock_timestamp() as now from agent_runs where run_key = %(run_key)s;
@@ -152,7 +149,7 @@ update agent_actions
        claimed_by = %(claimed_by)s,
        attempt_at = %(attempt_at)s,
        lease_until = clock_timestamp() + %(lease)s,
-       sent_until = clock_timestamp() + %(deadline)s,
+       sent_until = greatest(sent_until, clock_timestamp() + %(deadline)s),
        asking = false,
        in_progress = false,
        tries = tries + 1,
@@ -210,7 +207,8 @@ select *, clock_timestamp() as now from agent_actions
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, done_at = clock_timestamp(),
-       parked_at = null, parked_reason = null, settled_at = clock_timestamp(),
+       settled_at = case when parked_at is not null then clock_timestamp() end,
+       parked_at = null, parked_reason = null,
        decided_by = %(by)s, decided_at = clock_timestamp()
  where status = 'pending'
    and (key = %(key)s or (duplicate_of = %(key)s and parked_at is not null))
@@ -240,6 +238,24 @@ update agent_actions
        result = %(result)s::json, done_at = clock_timestamp(),
        parked_at = null, parked_reason = null, settled_at = clock_timestamp()
  where key = %(key)s and claim_token = %(token)s and status = 'pending'
+returning key;
+
+-- record_fact: it happened, says an attempt that another one has taken over from and that
+-- nobody is at work for any more. That is true whoever owns the row.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       result = %(result)s::json, done_at = clock_timestamp(),
+       settled_at = case when parked_at is not null then clock_timestamp() end,
+       parked_at = null, parked_reason = null
+ where key = %(key)s and status = 'pending' and dispatched_at is not null
+   and (parked_at is not null or lease_until < clock_timestamp())
+returning key;
+
+-- void_intent: nothing was sent, and its run, which does not run any more, never will.
+update agent_actions
+   set status = 'done', outcome = 'error', effect_possible = false,
+       result = %(result)s::json, done_at = clock_timestamp()
+ where key = %(key)s and status = 'pending' and dispatched_at is null and parked_at is null
 returning key;
 
 -- settle_repeats: the calls that were answered with an action that was unknown until now.

@@ -11,7 +11,7 @@ async def test_a_call_that_kills_every_worker_is_given_up_and_stays_unknown(scen
     run = await scene.start()
     ended = asyncio.ensure_future(run.result())
 
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         while not ended.done():
             with scene.worker("poison:app") as worker:
                 process = worker.process

@@ -92,6 +92,7 @@ OPERATIONS: Final = [
     "end the run",
     *["open the run again"] * 2,
     "stop the run",
+    "stop the run, which ends",
     "settle",
     *["tell the run"] * 2,
 ]
@@ -233,8 +234,10 @@ class World:
                 await self.ledger.end_run(run, attempt_at=self.later())
             case "open the run again":
                 await self.open_run(run, self.later())
-            case "stop the run" if self.now > 5:
+            case "stop the run" | "stop the run, which ends" if self.now > 5:
                 await self.stop(run)
+                if "ends" in operation:
+                    await self.ledger.end_run(run, attempt_at=self.later())
             case "tell the run":
                 await self.tell(run, again=self.now % 3 == 0)
             case _:
@@ -293,7 +296,6 @@ class World:
             case Dispatched():
                 assert lost_answer is None or lost_answer.ask is None, "who asks has to ask"
                 self.check_dispatched(claim, attempt, before)
-                self.dispatches.setdefault(claim.key, set()).add(claim.token)
                 if lost_answer is None:
                     self.held.append(Call(claim, request))
             case Ask(call):
@@ -314,6 +316,8 @@ class World:
     ) -> None:
         assert self.may_start(claim.settles_for or claim.key), "a stopped run starts nothing"
         row = before if claim.settles_for is None else self.rows[claim.key]
+        if row is None or row["claim_token"] != attempt.token:
+            self.dispatches.setdefault(claim.key, set()).add(claim.token)
         if row is None:
             return
         assert row["status"] == "pending", "what is done is not sent"
@@ -456,6 +460,10 @@ class World:
         )
         self.stopped.add(run)
         assert stopped.state == ("ended" if self.states[run] == "ended" else "stopping")
+        for request in map(self.request, range(len(PLAN))):
+            if request.run_key == run and request.key in self.rows:
+                await self.claim(request, Attempt(self.later(), uuid4(), HOUR))
+                await self.check()
 
     async def settle(self, key: ActionKey) -> None:
         """Have a person look what became of it, once nobody can be at work on it."""
@@ -506,12 +514,15 @@ class World:
         if row["status"] == "done":
             assert stands.result == row["result"], "the first record stands"
         else:
-            assert row["claim_token"] == call.claim.attempt.token, "only the owner records"
+            owner = row["claim_token"] == call.claim.attempt.token
+            nobodys = row["parked_at"] is not None or row["lease_until"] <= datetime.now(UTC)
+            known = nobodys and outcome.kind == "ok"
+            assert owner or known, "the owner records, or who knows that it happened"
 
     async def park(self, call: Call) -> None:
-        self.held.remove(call)
+        """Give up; its tool may yet come back with an answer."""
         try:
-            await self.ledger.park(call.claim, "the answer was lost")
+            await self.ledger.park(call.claim, "no answer yet", over=False)
         except Fenced:
             return
 

@@ -33,6 +33,22 @@ def child() -> int:
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid
 
 
+@tool(effect=AT_MOST_ONCE, isolation="process", tool_timeout=20)
+def reads_its_input() -> str:
+    """Start what reads its standard input to the end, as ``ssh`` does."""
+    subprocess.run(["cat"], check=True)
+    return "done"
+
+
+@tool(effect=AT_MOST_ONCE, isolation="process", tool_timeout=20)
+def leaves_a_child() -> str:
+    """Leave a child that holds everything open that it inherited."""
+    if os.fork() == 0:
+        time.sleep(30)
+        os._exit(0)
+    return "done"
+
+
 def spin_for_ever() -> None:
     """Turn in C code: neither a signal handler nor another thread gets a chance."""
     sum(itertools.repeat(0))
