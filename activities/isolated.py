@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -212,8 +212,7 @@ def finished(tool: Tool, value: Any) -> Any:
     """
     if inspect.isawaitable(value):
         return value
-    whole = list(value) if isinstance(value, Iterator) else value
-    return encode_result(tool.name, whole, tool.returns)
+    return encode_result(tool.name, value, tool.returns)
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:
