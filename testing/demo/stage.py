@@ -7,14 +7,12 @@ process is started by a ``with`` block. On Ctrl-C the blocks are left as on any 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +27,7 @@ from ...devstack import DevStack
 from ...ledger import Action, migrate
 from ..processes import ProviderProcess, WorkerProcess
 from ..proxy import TcpProxy
+from ..surroundings import own_environment, terminating_as_interrupt
 from .baseline import PLAIN_AGENT
 from .scenarios import (
     HANG_SECONDS,
@@ -49,8 +48,6 @@ AT_A_TIME: Final = 2
 LIMIT_SECONDS: Final = 60.0
 """For each half of a scenario: until the kill, and from there to the end of the run."""
 _POLL_SECONDS: Final = 0.03
-_FOREIGN: Final = ("TEMPORAL_", "COMMITLINE_", "SHOP_")
-"""Settings of the caller's own servers, which must not reach the demo's processes."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +97,8 @@ def run_demo(
     folder = Path(tempfile.mkdtemp(prefix="commitline-demo-"))
     try:
         with (
-            _own_environment(),
-            _terminating_as_interrupt(),
+            own_environment(),
+            terminating_as_interrupt(),
             DevStack(folder, ui_port=None, persistent=False) as stack,
         ):
             started()
@@ -349,25 +346,3 @@ async def _new_database(stack: DevStack, name: str) -> str:
     url = stack.url_of(name)
     await migrate(url)
     return url
-
-
-@contextmanager
-def _own_environment() -> Iterator[None]:
-    taken = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith(_FOREIGN)}
-    # Nor may Temporal's configuration file, in the user's home, name another server.
-    os.environ["TEMPORAL_CONFIG_FILE"] = os.devnull
-    try:
-        yield
-    finally:
-        del os.environ["TEMPORAL_CONFIG_FILE"]
-        os.environ.update(taken)
-
-
-@contextmanager
-def _terminating_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM what Ctrl-C is: the way out that stops everything."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

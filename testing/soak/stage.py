@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import shutil
-import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -35,6 +33,7 @@ from ...identity import run_key
 from ...ledger import ActionLedger, migrate
 from ..processes import ProviderProcess
 from ..proxy import TcpProxy
+from ..surroundings import own_environment, terminating_as_interrupt
 from . import provider as faulty_provider
 from .app import AGENT, PROVIDER
 from .chaos import Chaos, Workers, faults
@@ -53,8 +52,6 @@ LIMIT_SECONDS: Final = 150.0
 _FAULTS_OF_PROVIDER: Final = 0.34
 _PROVIDER_DELAY_SECONDS: Final = 0.05
 _MOST_ROWS: Final = 1_000_000
-_FOREIGN: Final = ("TEMPORAL_", "COMMITLINE_", "SOAK_")
-"""Settings of the caller's own servers, which must not reach the soak's processes."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +113,8 @@ def run_soak(
     folder = Path(tempfile.mkdtemp(prefix="commitline-soak-"))
     try:
         with (
-            _own_environment(**{faulty_provider.SEED: str(seed)}),
-            _terminating_as_interrupt(),
+            own_environment(**{faulty_provider.SEED: str(seed)}),
+            terminating_as_interrupt(),
             DevStack(folder, ui_port=None, persistent=False) as stack,
             TcpProxy.before(stack.database_url) as proxy,
             ProviderProcess(faulty_provider.__name__) as provider,
@@ -312,28 +309,3 @@ def _keep(logs: Sequence[Path], folder: Path) -> None:
 
 def _run_id(number: int) -> str:
     return f"soak-{number}"
-
-
-@contextmanager
-def _own_environment(**added: str) -> Iterator[None]:
-    before = dict(os.environ)
-    for name in before:
-        if name.startswith(_FOREIGN):
-            del os.environ[name]
-    # Nor may Temporal's configuration file, in the user's home, name another server.
-    os.environ.update(TEMPORAL_CONFIG_FILE=os.devnull, **added)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@contextmanager
-def _terminating_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM what Ctrl-C is: the way out that stops everything."""
-    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
