@@ -42,7 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 actions = typer.Typer(
-    help="List what runs have done, or show one action.",
+    help="List what runs have done, show one action, or settle an unknown one.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -222,21 +222,26 @@ def stop(
     still stopping: no worker is there to finish it, or a tool takes its time.
     """
     from . import printing
+    from .identity import check_workflow_id
 
-    async def work() -> tuple[RunStatus, Sequence[Action]]:
+    async def work() -> tuple[RunStatus, Sequence[Action], bool]:
         async with await _connect() as client:
             handle = client.run(run)
+            check_workflow_id(run)
+            before = (await handle.status()).state
             with printing.ERR.status(f"{run}: stopping"):
                 status = await handle.stop(reason=reason or f"by {_user()}", wait_seconds=wait)
-            return status, await handle.actions()
+            return status, await handle.actions(), before in ("running", "stopping")
 
-    status, done = asyncio.run(work())
+    status, done, ran = asyncio.run(work())
     unknown = [one for one in done if one.state == "unknown"]
     if json:
         told = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
         printing.data(told)
     else:
-        print(f"{run}: {status.state}")
+        print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
+        if status.state == "stopping":
+            print("It starts nothing any more, and ends when a worker is there.", file=sys.stderr)
         for one in unknown:
             printing.unknown(run, one)
     raise typer.Exit(int(status.state == "stopping"))

@@ -122,10 +122,12 @@ class RunHandle:
             The true final state: ``canceled``, or how it ended just before.
 
         Raises:
+            InvalidRunId: The id cannot be a run's.
             RunNotFound: No run has this id.
             LedgerUnavailable: Nothing has been stopped; stop it again.
             ConfigurationError: No database is configured.
         """
+        check_workflow_id(self.id)
         described = await self.describe()
         if described.status is not WorkflowExecutionStatus.RUNNING:
             return await self.status()

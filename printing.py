@@ -184,7 +184,7 @@ def addresses(dev: DevAddresses) -> None:
         "\n  A worker with the shop's agent; kill it in the middle if you like:",
         "  [bold]commitline worker commitline.examples.shop.app:app[/]",
         "\n  A run, and what it did:",
-        "  [bold]commitline run support --id support-4821 \\[/]",
+        "  [bold]commitline run support --id support-4821 \\\\[/]",
         '  [bold]  "Please charge order 4821 and mail me the receipt."[/]',
         "  [bold]commitline actions list[/]",
         "\nCtrl-C stops the servers; the data stays in .commitline.",

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
+import structlog
+
 from ..errors import ConfigurationError, DefinitionError
 from ..ledger.actions import Effect
 from .conversation import ToolDefinition
@@ -18,6 +20,8 @@ from .limits import DEFAULTS, UNSET, CallLimits, RunLimits, resolve
 from .model import Model
 from .pydantic_ai_model import resolve_model
 from .tool import Tool
+
+log = structlog.get_logger("commitline")
 
 Hook: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
@@ -134,6 +138,9 @@ class Agent:
             limits: What the run was started with.
             spent: Since the run was first opened.
         """
+        named = {made.name for made in self.tools}
+        for tool_name in sorted(set(limits.tool_timeouts) - named):
+            log.warning("limits.tool_unknown", tool=tool_name[:64], agent=self.name)
         deadline = resolve("run_deadline", limits.run_deadline, self.run_deadline)
         return AgentSpec(
             name=self.name,

@@ -9,9 +9,10 @@
     still in progress             again, until the node's deadline; then as below
     transient, time-out           again       again, same   ask, then    unknown
                                               key           again
-    ... `tries` used up           error       unknown       unknown      unknown
+    ... `tries` used up           error       unknown       ask **       unknown
     anything else                 error       unknown       unknown      unknown
 
+    ** found: ok; surely never happened: error without effect; no time to know it: unknown.
     * unknown, where an earlier attempt may have sent something: a refusal or a failed connection
       speaks for its own call, and a tool's own check ("charged already") refuses *because* an
       earlier one went through.
@@ -391,15 +392,20 @@ class GuardedCall:
         failure = self._failure_of(end)
         failed = _failed_reads() + (failure.kind is not Kind.IN_PROGRESS)
         if failure.kind not in (Kind.REFUSED, Kind.OTHER) and failed < self._guarded.tries:
-            delay = self._delay(failure, failed)
+            delay = self._delay(failure, max(failed, activity.info().attempt))
             if self._time_for(delay):
                 activity.heartbeat(failed)
                 raise _again(failure, delay)
         error = end.how.error if isinstance(end.how, Raised) else None
         return self._guarded.reply_raised(failure, error)
 
-    async def _call(self, claim: Dispatched) -> Ended:
-        """Call, and record how it ended."""
+    async def _call(self, claim: Dispatched, *, again: bool = False) -> Ended:
+        """Call, and record how it ended.
+
+        Args:
+            claim: By which it is called.
+            again: It was called before, surely without effect.
+        """
         left = self._seconds_left(claim.key_life)
         late = _now() - self._asked_at > _SLOW_CLAIM.total_seconds()
         if late or (left is not None and left <= 0):
@@ -407,7 +413,9 @@ class GuardedCall:
             # this attempt is not what is left, and by now it may be another attempt's.
             await self._hand_back(claim)
             raise self._guarded.not_started("the claim is older than it may be")
-        context = self._context(claim.key, claim.idempotency_key, taken_over=claim.taken_over)
+        context = self._context(
+            claim.key, claim.idempotency_key, taken_over=claim.taken_over or again
+        )
         end = await self._within_limits(
             context, claim.args, claim.key_life, on_late=lambda late: self._late(claim, late)
         )
@@ -440,12 +448,16 @@ class GuardedCall:
                 self._log.info("ledger.action_found", action_key=call.key)
                 return await self._record(call, self._guarded.encode(end.how.value))
             left = claim.settles_in - timedelta(seconds=_now() - self._claimed_at)
+            if left <= timedelta() and call.failures >= self._guarded.tries:
+                told = f"tried {call.failures} times, and it never happened, as was asked"
+                return await self._record(call, _never(told))
             if left <= timedelta():
                 self._log.info("ledger.action_never_happened", action_key=call.key)
                 self._asked_at = _now()
                 await self._ledger.send_after_asking(request, call)
                 self._claimed_at = _now()
-                return await self._call(replace(call, taken_over=False, key_life=None))
+                never = replace(call, taken_over=False, key_life=None)
+                return await self._call(never, again=True)
             failure = Failure(
                 Kind.TRANSIENT,
                 "NotFoundYet",
@@ -532,7 +544,8 @@ class GuardedCall:
         delay = self._delay(failure, activity.info().attempt if in_progress else failed)
         if not (in_progress or not_attempted or repeatable) or not self._time_for(delay):
             return None
-        if failed >= self._guarded.tries and not in_progress:
+        asks = claim.effect is Effect.LOOKUP and repeatable and claim.can_ask
+        if failed >= self._guarded.tries and not (in_progress or asks):
             return None
         if not_attempted and await self._hand_back(claim, failures=failed):
             return _again(failure, delay)
@@ -593,6 +606,7 @@ class GuardedCall:
         else:
             count("commitline_late_records", claim.tool)
             self._log.info("ledger.late_recorded", action_key=claim.key, outcome=stands.kind)
+            self._compare(claim, stands, outcome)
 
     # --- the record -----------------------------------------------------------------------
 
@@ -614,14 +628,18 @@ class GuardedCall:
             taken_over=claim.taken_over,
             adopted=stands != outcome,
         )
-        if stands != outcome and "ok" in (stands.kind, outcome.kind):
+        self._compare(claim, stands, outcome)
+        return stands
+
+    def _compare(self, claim: Dispatched, stands: Outcome, ended: Outcome) -> None:
+        """Say aloud what two attempts, or an attempt and a person, say differently."""
+        if stands != ended and "ok" in (stands.kind, ended.kind):
             self._log.error(
                 "ledger.outcomes_differ",
                 action_key=claim.key,
                 stands=stands.kind,
-                ended=outcome.kind,
+                ended=ended.kind,
             )
-        return stands
 
     async def _recorded(self, claim: Dispatched, outcome: Outcome) -> Outcome:
         try:
@@ -711,7 +729,7 @@ class GuardedCall:
     def _delay(self, failure: Failure, failed: int) -> timedelta:
         if failure.retry_after is not None:
             return failure.retry_after
-        return min(_FIRST_RETRY * (1 << min(failed - 1, 10)), _LAST_RETRY)
+        return min(_FIRST_RETRY * (1 << min(max(failed - 1, 0), 10)), _LAST_RETRY)
 
     def _time_for(self, delay: timedelta) -> bool:
         """Whether another attempt may come after ``delay``, as far as anybody limits them."""
@@ -733,6 +751,10 @@ _HAS_BOOTTIME: Final = hasattr(time, "CLOCK_BOOTTIME")
 
 async def _ignore(end: Returned | Raised) -> None:
     """Let a late end be: nothing is recorded of a question, or of a READ."""
+
+
+def _never(told: str) -> Outcome:
+    return Outcome.error(kind="NeverHappened", message=told, effect_possible=False)
 
 
 def _failed_reads() -> int:

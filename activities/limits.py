@@ -136,6 +136,8 @@ def _plain(value: Any) -> Any:
         return value.total_seconds()
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity; read as text it means what it says
     return value if value is None or isinstance(value, str | int | float | list) else repr(value)
 
 

@@ -812,6 +812,7 @@ def _dispatched(
         settles_for=None if row.key == request.key else request.key,
         failures=row.failures,
         key_life=key_life(row) if taken_over else None,
+        can_ask=request.can_ask,
     )
 
 
@@ -824,6 +825,7 @@ def _dispatched_new(request: ActionRequest, attempt: Attempt) -> Dispatched:
         domain_key=request.domain_key,
         attempt=attempt,
         effect=request.effect,
+        can_ask=request.can_ask,
     )
 
 

@@ -61,6 +61,8 @@ class Dispatched:
     key_life: timedelta | None = None
     """How long the downstream system still remembers the key of a call that is sent again:
     the call must have ended by then. None is for ever."""
+    can_ask: bool = False
+    """Whether the claimant can ask the downstream system what became of it."""
 
     @property
     def token(self) -> UUID:

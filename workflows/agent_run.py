@@ -105,9 +105,12 @@ class RunInput:
 
     @property
     def digest(self) -> str:
-        """By which a second start of the same id is known to be the same."""
-        limits = {"limits": self.limits.given} if self.limits.given else {}
-        return digest({"agent": self.agent, "prompt": self.prompt, **limits})
+        """By which a second start of the same id is known to be the same.
+
+        Deadlines do not count: a deploy that changes them must not keep a lost reply from being
+        answered by starting again. The run keeps those that it was first started with.
+        """
+        return digest({"agent": self.agent, "prompt": self.prompt})
 
 
 @dataclass(frozen=True)

@@ -103,8 +103,9 @@ def explanation(results: Sequence[Result]) -> str:
     mishaps = {result.scenario.mishap for result in results}
     if "hang" in mishaps:
         parts.append(
-            "hung tool: each attempt ended at its tool_timeout, and the next one asked again with "
-            "the same key, until the provider gave the answer of the one charge."
+            "hung tool: the first attempt ended at its tool_timeout. The next ones asked again "
+            "with the same key, and while the provider said that it was at work on that (409, "
+            "StillInProgress), again and again, until it gave the answer of the one charge."
         )
     if "outage" in mishaps:
         parts.append(

@@ -49,6 +49,7 @@ _EVENTS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "ledger.action_unknown": lambda event: (
         f"answered unknown for {event['tool']}: {event['reason']}"
     ),
+    "tool.raised": lambda event: f"{event['tool']} raised {event['error']}: asks again later",
     "tool.timed_out": lambda event: (
         f"stopped waiting for {event['tool']} after {event['seconds']:g} s: tool_timeout"
     ),

@@ -16,6 +16,7 @@ from commitline import (
     NotAttempted,
     StillInProgress,
     Tool,
+    ToolContext,
     ToolRefused,
     tool,
 )
@@ -152,7 +153,7 @@ async def test_a_passing_failure_is_repeated_under_the_same_key(
     [
         (Effect.READ, 3, "error"),
         (Effect.IDEMPOTENT, 3, "unknown"),
-        (Effect.LOOKUP, 3, "unknown"),
+        (Effect.LOOKUP, 3, "error"),  # asked after the last one, too: it surely never happened
         (Effect.AT_MOST_ONCE, 1, "unknown"),
     ],
 )
@@ -163,6 +164,31 @@ async def test_a_lasting_failure_ends_after_the_declared_tries(
 
     assert ran.results[0].status == status
     assert CALLED["act"] == calls
+
+
+async def test_a_read_that_is_in_progress_is_asked_again_as_often_as_it_takes(bench: Bench) -> None:
+    ran = await run(bench, failing(Effect.READ, times(2, StillInProgress("409")), tries=1))
+
+    assert (ran.results[0].status, CALLED["act"]) == ("ok", 3)
+
+
+async def test_a_call_that_is_sent_again_after_a_lookup_knows_that_it_is(bench: Bench) -> None:
+    knew: list[bool] = []
+
+    @tool(
+        effect=Effect.LOOKUP,
+        lookup=lambda args, key: NEVER_HAPPENED,
+        lookup_settles_after=timedelta(),
+    )
+    async def act(ctx: ToolContext) -> str:
+        knew.append(ctx.taken_over)
+        if len(knew) == 1:
+            raise ConnectionResetError("cut")
+        return "acted"
+
+    ran = await run(bench, act)
+
+    assert (ran.results[0].status, knew) == ("ok", [False, True])
 
 
 @pytest.mark.parametrize("effect", EFFECTS)

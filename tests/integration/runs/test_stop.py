@@ -588,7 +588,7 @@ async def test_the_command_stops_a_run_and_says_what_is_unknown(
         "unknown": [action.key],
     }
     assert again.returncode == 0
-    assert f"{run.id}: canceled" in again.stdout
+    assert f"{run.id}: had ended before: canceled" in again.stdout
     assert COUNT == {"act": 1, "cleaned up": 1}
     assert await rows(bench) == [("ended", True, "by ada")]
 
