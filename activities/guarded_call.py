@@ -544,7 +544,8 @@ class GuardedCall:
         delay = self._delay(failure, activity.info().attempt if in_progress else failed)
         if not (in_progress or not_attempted or repeatable) or not self._time_for(delay):
             return None
-        asks = claim.effect is Effect.LOOKUP and repeatable and claim.can_ask
+        # Not while its tool goes on: "it never happened" would be said too soon.
+        asks = claim.effect is Effect.LOOKUP and repeatable and claim.can_ask and not left_behind
         if failed >= self._guarded.tries and not (in_progress or asks):
             return None
         if not_attempted and await self._hand_back(claim, failures=failed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -189,6 +190,26 @@ async def test_a_call_that_is_sent_again_after_a_lookup_knows_that_it_is(bench: 
     ran = await run(bench, act)
 
     assert (ran.results[0].status, knew) == ("ok", [False, True])
+
+
+async def test_a_lookup_denies_nothing_while_the_last_try_goes_on(bench: Bench) -> None:
+    release = threading.Event()
+
+    @tool(
+        effect=Effect.LOOKUP,
+        lookup=lambda args, key: NEVER_HAPPENED,
+        lookup_settles_after=timedelta(),
+        tool_timeout=0.3,
+        tries=1,
+    )
+    def act() -> str:
+        release.wait(30)
+        return "acted"
+
+    ran = await run(bench, act)
+    release.set()
+
+    assert (ran.results[0].status, ran.actions[0].state) == ("unknown", "unknown")
 
 
 @pytest.mark.parametrize("effect", EFFECTS)
