@@ -48,6 +48,7 @@ from ..errors import (
     InvalidArguments,
     LedgerUnavailable,
     NodeTimeout,
+    NotAttempted,
     RunNotRunning,
     ToolTimeout,
 )
@@ -106,6 +107,20 @@ _ASK_AGAIN: Final = timedelta(seconds=10)
 
 current_call: ContextVar[ToolContext] = ContextVar("commitline_call")
 """The guarded call that the running code belongs to."""
+_ends_at: ContextVar[float | None] = ContextVar("commitline_ends_at", default=None)
+
+
+def still_in_time() -> None:
+    """Raise where the call is past its deadline before it has begun: its process was frozen.
+
+    Called by what calls the tool, as the last thing before it.
+
+    Raises:
+        NotAttempted: Nothing was sent, and by now the row may be another attempt's.
+    """
+    ends_at = _ends_at.get()
+    if ends_at is not None and _now() > ends_at:
+        raise NotAttempted("woken up after its deadline, before the call")
 
 
 class Guarded(Protocol):
@@ -409,10 +424,7 @@ class GuardedCall:
         left = self._seconds_left(claim.key_life)
         late = _now() - self._asked_at > _SLOW_CLAIM.total_seconds()
         if late or (left is not None and left <= 0):
-            # The claim was slow to come, or this process was frozen since: what the row gives
-            # this attempt is not what is left, and by now it may be another attempt's.
-            await self._hand_back(claim)
-            raise self._guarded.not_started("the claim is older than it may be")
+            return await self._not_called(claim, late=late)
         context = self._context(
             claim.key, claim.idempotency_key, taken_over=claim.taken_over or again
         )
@@ -433,6 +445,19 @@ class GuardedCall:
         why = self._why_unknown(claim, failure)
         failed = claim.failures + (failure.kind is not Kind.IN_PROGRESS)
         return await self._park(claim, why, over=not left_behind, failures=failed)
+
+    async def _not_called(self, claim: Dispatched, *, late: bool) -> Ended:
+        """Make nothing of a claim: it is older than it may be, or its time is up.
+
+        The claim was slow to come, or this process was frozen since: what the row gives this
+        attempt is not what is left, and by now it may be another attempt's.
+        """
+        handed_back = await self._hand_back(claim)
+        if late or handed_back:
+            raise self._guarded.not_started("the claim is older than it may be")
+        # Earlier attempts may have sent something, and there is no time to find out.
+        count("commitline_node_timeouts", claim.tool)
+        return await self._park(claim, f"no time for another try [{NodeTimeout.code}]", over=False)
 
     async def _ask(self, request: ActionRequest, claim: Ask) -> Ended:
         """Ask whether an earlier attempt had its effect; call only if it surely had none."""
@@ -479,8 +504,11 @@ class GuardedCall:
         *,
         on_late: Callable[[Returned | Raised], Awaitable[None]],
     ) -> End:
+        seconds = self._seconds_left(key_life)
+
         async def work() -> Any:
             token = current_call.set(context)
+            _ends_at.set(None if seconds is None else began + seconds)
             try:
                 return await self._invoke(self._guarded.stored_args(args))
             except BaseException as err:
@@ -488,7 +516,8 @@ class GuardedCall:
             finally:
                 current_call.reset(token)
 
-        end = await call_within(self._seconds_left(key_life), work(), on_late=on_late)
+        began = _now()
+        end = await call_within(seconds, work(), on_late=on_late)
         if end.stopped_by == "deadline":
             count("commitline_tool_timeouts", self._guarded.name)
             self._log.warning(

@@ -20,7 +20,7 @@ from ..ledger import Action, ActionRequest, Effect, Outcome
 from ..ledger.codec import encode_result
 from . import replies
 from .failures import Failure
-from .guarded_call import current_call, not_started
+from .guarded_call import current_call, not_started, still_in_time
 from .isolated import IsolatedFailure, finished, run_isolated
 from .limits import CallLimits
 from .origin import Origin
@@ -148,17 +148,28 @@ def tool_activity(tool: Tool, runner: ToolRunner) -> Callable[[RawValue], Any]:
     async def run(arguments: RawValue) -> Any:
         text, context = raw_text(arguments), current_call.get()
         if tool.isolation == "process":
+            still_in_time()
             return await run_isolated(tool, text, context)
         bound = tool.bind(text, context)
         if tool.is_async:
-            return await runner.run_async(tool.name, lambda: _awaited(tool, tool.fn(**bound)))
-        ended = await runner.run_thread(tool.name, lambda: finished(tool, tool.fn(**bound)))
+            return await runner.run_async(tool.name, lambda: _begun(tool, bound))
+        ended = await runner.run_thread(tool.name, lambda: _called(tool, bound))
         if isinstance(ended, Outcome):
             return ended
         # A plain wrapper around an async function: it has not run yet.
         return await runner.run_async(tool.name, lambda: _awaited(tool, ended))
 
     return run
+
+
+def _called(tool: Tool, bound: dict[str, Any]) -> Any:
+    still_in_time()
+    return finished(tool, tool.fn(**bound))
+
+
+async def _begun(tool: Tool, bound: dict[str, Any]) -> Any:
+    still_in_time()
+    return finished(tool, await tool.fn(**bound))
 
 
 async def _awaited(tool: Tool, value: Any) -> Any:
