@@ -221,6 +221,8 @@ def stop(
     It starts nothing any more, not even after a reset. What it did stands. Exits 1 while it is
     still stopping: no worker is there to finish it, or a tool takes its time.
     """
+    from temporalio.client import WorkflowExecutionStatus
+
     from . import printing
     from .identity import check_workflow_id
 
@@ -228,10 +230,10 @@ def stop(
         async with await _connect() as client:
             handle = client.run(run)
             check_workflow_id(run)
-            before = (await handle.status()).state
+            ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
             with printing.ERR.status(f"{run}: stopping"):
                 status = await handle.stop(reason=reason or f"by {_user()}", wait_seconds=wait)
-            return status, await handle.actions(), before in ("running", "stopping")
+            return status, await handle.actions(), ran
 
     status, done, ran = asyncio.run(work())
     unknown = [one for one in done if one.state == "unknown"]

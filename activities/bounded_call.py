@@ -51,15 +51,19 @@ OnLate: TypeAlias = Callable[[Returned | Raised], Awaitable[None]]
 _left_behind: set[asyncio.Task[Any]] = set()
 
 
+async def ignore(end: Returned | Raised) -> None:
+    """Let a late end be."""
+
+
 async def call_within(
-    seconds: float | None, work: Coroutine[Any, Any, Any], *, on_late: OnLate
+    seconds: float | None, work: Coroutine[Any, Any, Any], *, on_late: OnLate = ignore
 ) -> End:
     """Run ``work`` and say how it ended; never raises, and takes little longer than it may.
 
     Args:
         seconds: The deadline; None is none.
         work: The call.
-        on_late: Told of the end of a tool that was left behind.
+        on_late: Told of the end of a tool that was left behind; by default nobody is.
     """
     task = asyncio.ensure_future(work)
     stopped_by: Literal["caller", "deadline"] | None = None

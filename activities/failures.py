@@ -22,7 +22,7 @@ from ..ledger.codec import error_text
 
 Exceptions: TypeAlias = tuple[type[BaseException], ...]
 
-_STATUSES: Final = range(400, 600)
+ERROR_STATUSES: Final = range(400, 600)
 """What an exception may carry as a status; anything else is none."""
 RETRYABLE_STATUSES: Final = frozenset({408, 409, 429, *range(500, 600)})
 
@@ -48,7 +48,8 @@ _RETRYABLE_CLASSES: Final = frozenset(
         ("anyio", "BrokenResourceError"),
     }
 )
-_MOST_SECONDS: Final = timedelta(days=1).total_seconds()
+MAX_RETRY_AFTER: Final = timedelta(days=1)
+"""What is asked for beyond this is taken as this; it need not fit a timedelta at all."""
 
 
 class Contained(Exception):
@@ -160,7 +161,7 @@ def _duration(value: Any) -> timedelta | None:
         return None
     if math.isnan(seconds) or seconds < 0:
         return None
-    return timedelta(seconds=min(seconds, _MOST_SECONDS))
+    return timedelta(seconds=min(seconds, MAX_RETRY_AFTER.total_seconds()))
 
 
 def _is_transient(error: BaseException) -> bool:
@@ -183,7 +184,7 @@ def _status(error: BaseException) -> int | None:
     for holder in _holders(error):
         for attribute in ("status_code", "status", "code"):
             value = getattr(holder, attribute, None)
-            if isinstance(value, int) and not isinstance(value, bool) and value in _STATUSES:
+            if isinstance(value, int) and not isinstance(value, bool) and value in ERROR_STATUSES:
                 return value
     return None
 

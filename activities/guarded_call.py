@@ -68,8 +68,18 @@ from ..ledger import (
     Parked,
 )
 from ..ledger.codec import error_text
-from .bounded_call import End, LeftBehind, Raised, Returned, call_within, see_through
+from .bounded_call import (
+    End,
+    LeftBehind,
+    OnLate,
+    Raised,
+    Returned,
+    call_within,
+    ignore,
+    see_through,
+)
 from .failures import Failure, Kind
+from .heartbeat import failed_so_far
 from .limits import CallLimits
 from .origin import Origin, first_of_all
 from .replies import Unrecorded
@@ -399,13 +409,13 @@ class GuardedCall:
     async def _read(self, request: ActionRequest) -> Any:
         """Call without the ledger: repeating a READ harms nobody."""
         context = self._context(request.key, f"read-{request.position}", taken_over=False)
-        end = await self._within_limits(context, request.args, None, on_late=_ignore)
+        end = await self._within_limits(context, request.args, None)
         if isinstance(end.how, Returned):
             return self._guarded.reply_done("", self._guarded.encode(end.how.value), None)
         if end.stopped_by == "caller":
             raise asyncio.CancelledError
         failure = self._failure_of(end)
-        failed = _failed_reads() + (failure.kind is not Kind.IN_PROGRESS)
+        failed = failed_so_far() + (failure.kind is not Kind.IN_PROGRESS)
         if failure.kind not in (Kind.REFUSED, Kind.OTHER) and failed < self._guarded.tries:
             delay = self._delay(failure, max(failed, activity.info().attempt))
             if self._time_for(delay):
@@ -456,16 +466,13 @@ class GuardedCall:
         if late or handed_back:
             raise self._guarded.not_started("the claim is older than it may be")
         # Earlier attempts may have sent something, and there is no time to find out.
-        count("commitline_node_timeouts", claim.tool)
-        return await self._park(claim, f"no time for another try [{NodeTimeout.code}]", over=False)
+        return await self._park(claim, self._no_time(claim), over=False)
 
     async def _ask(self, request: ActionRequest, claim: Ask) -> Ended:
         """Ask whether an earlier attempt had its effect; call only if it surely had none."""
         call = claim.call
         context = self._context(call.key, call.idempotency_key, taken_over=True)
-        end = await call_within(
-            self._seconds_left(None), self._guarded.ask(context, call.args), on_late=_ignore
-        )
+        end = await call_within(self._seconds_left(None), self._guarded.ask(context, call.args))
         if end.stopped_by == "caller":
             return await self._stopped(call, over=False)
         if isinstance(end.how, Returned):
@@ -502,7 +509,7 @@ class GuardedCall:
         args: str,
         key_life: timedelta | None,
         *,
-        on_late: Callable[[Returned | Raised], Awaitable[None]],
+        on_late: OnLate = ignore,
     ) -> End:
         seconds = self._seconds_left(key_life)
 
@@ -603,9 +610,12 @@ class GuardedCall:
             return failure.told
         if claim.failures + 1 >= self._guarded.tries and not in_progress:
             return f"tried {claim.failures + 1} times; the last: {failure.told}"
+        return f"{self._no_time(claim)}; the last: {failure.told}"
+
+    def _no_time(self, claim: Dispatched) -> str:
         count("commitline_node_timeouts", claim.tool)
         self._log.warning("tool.node_timed_out", action_key=claim.key)
-        return f"no time for another try [{NodeTimeout.code}]; the last: {failure.told}"
+        return f"no time for another try [{NodeTimeout.code}]"
 
     async def _stopped(self, claim: Dispatched, *, over: bool) -> Ended:
         """Leave the row so that somebody finds out: a person, or the next attempt."""
@@ -779,18 +789,8 @@ def _now() -> float:
 _HAS_BOOTTIME: Final = hasattr(time, "CLOCK_BOOTTIME")
 
 
-async def _ignore(end: Returned | Raised) -> None:
-    """Let a late end be: nothing is recorded of a question, or of a READ."""
-
-
 def _never(told: str) -> Outcome:
     return Outcome.error(kind="NeverHappened", message=told, effect_possible=False)
-
-
-def _failed_reads() -> int:
-    """Return how often a READ has failed: counted on the heartbeat, as it has no row."""
-    details = activity.info().heartbeat_details
-    return int(details[0]) if details and isinstance(details[0], int) else 0
 
 
 def _again(failure: Failure, delay: timedelta) -> ApplicationError:
@@ -833,9 +833,9 @@ async def persist(ask: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(_UNAVAILABLE_SECONDS)
 
 
-def count(name: str, tool: str) -> None:
+def count(name: str, subject: str, *, of: str = "tool") -> None:
     """Count an event in the SDK's metrics, which go wherever the worker's runtime sends them."""
-    meter = activity.metric_meter().with_additional_attributes({"tool": tool})
+    meter = activity.metric_meter().with_additional_attributes({of: subject})
     meter.create_counter(name).add(1)
 
 

@@ -14,14 +14,12 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import importlib
-import inspect
 import json
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -29,7 +27,7 @@ from typing import Any, Final
 
 from ..canonical import scrub
 from ..ledger.actions import Outcome
-from ..ledger.codec import encode_result, error_text
+from ..ledger.codec import error_text
 from .failures import Failure, Kind
 from .tool import Tool, ToolContext
 
@@ -196,27 +194,12 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     except Exception as err:
         return _told(Failure(Kind.NOT_ATTEMPTED, type(err).__name__, error_text(err)))
     try:
-        ended = finished(tool, tool.fn(**bound))
+        ended = tool.finished(tool.fn(**bound))
         if not isinstance(ended, Outcome):
-            ended = finished(tool, asyncio.run(_awaited(ended)))
+            ended = asyncio.run(ended)
     except BaseException as err:
         return _told(tool.failure(err))
     return {"outcome": asdict(ended)}
-
-
-def finished(tool: Tool, value: Any) -> Any:
-    """Return the outcome of a call that returned ``value``; an awaitable is returned as it is.
-
-    Called where the tool runs: to go through what a generator yields is to run the tool, and
-    to write down a large result takes a while.
-    """
-    if inspect.isawaitable(value):
-        return value
-    return encode_result(tool.name, value, tool.returns)
-
-
-async def _awaited(value: Awaitable[Any]) -> Any:
-    return await value
 
 
 def _told(failure: Failure) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class RunLimits:
     def given(self) -> dict[str, Any]:
         """What is set, as plain JSON: a duration as its seconds."""
         return {
-            name: _plain(value) for name, value in vars(self).items() if value not in ("unset", {})
+            name: _plain(value) for name, value in vars(self).items() if value not in (UNSET, {})
         }
 
 

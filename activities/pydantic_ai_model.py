@@ -26,6 +26,7 @@ from ..errors import (
     UnrepresentableValue,
 )
 from .conversation import Completion, FinishReason, Message, ToolCall, ToolResult, Usage
+from .failures import ERROR_STATUSES, MAX_RETRY_AFTER, RETRYABLE_STATUSES
 from .model import Model, ModelRequest
 
 if TYPE_CHECKING:
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model as WireModel
     from pydantic_ai.models import ModelRequestParameters
     from pydantic_ai.settings import ModelSettings
-
-MAX_RETRY_AFTER: Final = timedelta(days=1)
-"""What a provider asks for beyond this is taken as this; it need not fit a timedelta at all."""
-
-_ERROR_STATUSES: Final = range(400, 600)
-_RETRYABLE_STATUSES: Final = frozenset({408, 409, 429, *range(500, 600)})
 
 _FINISH_REASONS: Final[dict[str | None, FinishReason]] = {
     "stop": "stop",
@@ -338,8 +333,8 @@ def _translate(err: Exception, name: str) -> ModelError:
     if status is None:
         unavailable = _is_passing(err)
     else:
-        unavailable = status in _RETRYABLE_STATUSES
-        if status not in _ERROR_STATUSES:
+        unavailable = status in RETRYABLE_STATUSES
+        if status not in ERROR_STATUSES:
             message = f"{name}: {status} is no status code of an HTTP error: {scrub(str(err))}"
     if unavailable:
         return ModelUnavailable(message, retry_after=_retry_after(err))

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from ..canonical import dumps
 from ..errors import ActionError, IdempotencyKeyConflict, NodeTimeout
+from ..identity import ActionKey
 from ..ledger.actions import Action, Outcome, OutcomeKind
-from ..ledger.claims import Dispatched
+from ..ledger.claims import Dispatched, Owned
 from .conversation import OutcomeStatus
 from .wire import to_text
 
@@ -38,6 +40,18 @@ class Unrecorded:
     """Why it is unknown."""
     over: bool = True
     """Whether the tool has ended, where it is unknown how."""
+
+    @property
+    def owned(self) -> Owned:
+        """By which it is recorded."""
+        return Owned(ActionKey(self.key), UUID(self.token), self.domain_key)
+
+    @property
+    def known(self) -> Outcome | None:
+        """The outcome; None where it is unknown."""
+        if self.outcome is None:
+            return None
+        return Outcome(self.outcome, self.result, effect_possible=self.effect_possible)
 
     @classmethod
     def of(cls, claim: Dispatched, outcome: Outcome) -> Unrecorded:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
-from uuid import UUID
 
 import structlog
 from temporalio import activity
@@ -39,8 +38,8 @@ from . import replies
 from .agent import Agent, AgentSpec, App
 from .bounded_call import Raised, Returned, call_within, see_through
 from .conversation import Completion, Message
-from .guarded_call import as_failure, not_started, persist
-from .heartbeat import beating
+from .guarded_call import as_failure, count, not_started, persist
+from .heartbeat import beating, failed_so_far
 from .limits import RunLimits
 from .model import ModelRequest, examine
 from .origin import first_of_all
@@ -214,39 +213,35 @@ class RunActivities:
         Temporal tries again without end.
         """
         ended = unpack(Unrecorded, raw)
-        owned = Owned(ActionKey(ended.key), UUID(ended.token), ended.domain_key)
+        owned = ended.owned
         try:
-            if ended.outcome is None:
+            if ended.known is None:
                 return pack(_told(await self._ledger.park(owned, ended.reason, over=ended.over)))
-            outcome = Outcome(ended.outcome, ended.result, effect_possible=ended.effect_possible)
-            stands = await self._ledger.record(owned, outcome)
+            stands = await self._ledger.record(owned, ended.known)
         except Fenced as err:
-            return pack(await self._overtaken(owned.key, ended, err))
+            return pack(await self._overtaken(owned.key, ended.known, err))
         except LedgerError as err:
             raise as_failure(err) from err
         log.info("ledger.outcome_recorded", action_key=ended.key, outcome=stands.kind)
         return pack(replies.done(ended.key, stands))
 
-    async def _overtaken(self, key: ActionKey, ended: Unrecorded, fenced: Fenced) -> Reply:
+    async def _overtaken(self, key: ActionKey, known: Outcome | None, fenced: Fenced) -> Reply:
         """Return what to tell where the row is no longer the attempt's whose outcome this is."""
         try:
             found = await self._ledger.get(key)
             if found is not None and found.state == "dispatched":
-                if found.leased or found.claim_token is None:
+                if found.leased:
                     raise as_failure(fenced)  # a live attempt is at work on it: wait for it
-                holder = Owned(key, found.claim_token, found.domain_key)
-                why = "an attempt that had taken it over was lost"
-                found = await self._ledger.park(holder, why, over=False)
+                found = await self._park(found, "an attempt that had taken it over was lost")
         except LedgerError as err:
             raise as_failure(err) from err
         if found is not None and found.state != "intent":
             return _told(found)
         # A failover lost the row while its outcome was here: what happened is still true.
         log.error("ledger.row_lost", action_key=key)
-        if ended.outcome is None:
+        if known is None:
             raise as_failure(fenced)
-        outcome = Outcome(ended.outcome, ended.result, effect_possible=ended.effect_possible)
-        return replies.done(key, outcome)
+        return replies.done(key, known)
 
     @activity.defn(name=RECORD_COMPLETION)
     async def record_completion(self, raw: RawValue) -> RawValue:
@@ -273,17 +268,19 @@ class RunActivities:
         try:
             found = await self._ledger.get(request.key)
             if found is not None and found.state == "dispatched":
-                assert found.claim_token is not None, "agent_actions_dispatch_is_complete"
-                found = await self._ledger.park(
-                    Owned(found.key, found.claim_token, found.domain_key),
-                    f"its attempts were lost until its time was up [{NodeTimeout.code}]",
-                    over=False,
-                )
+                why = f"its attempts were lost until its time was up [{NodeTimeout.code}]"
+                found = await self._park(found, why)
         except LedgerError as err:
             raise as_failure(err) from err
         if found is None or found.state == "intent":
             return pack(replies.node_timed_out())
         return pack(_told(found))
+
+    async def _park(self, found: Action, why: str) -> Action:
+        """Leave a dispatched row unknown, whoever's attempt was lost; it may yet be at work."""
+        assert found.claim_token is not None, "agent_actions_dispatch_is_complete"
+        holder = Owned(found.key, found.claim_token, found.domain_key)
+        return await self._ledger.park(holder, why, over=False)
 
     def _agent(self, name: str) -> Agent:
         """Return an agent; if this worker has none of that name, let others try for a while.
@@ -359,13 +356,13 @@ class RunActivities:
             except BaseException as err:
                 raise_tamed(spec.model, err)
 
-        end = await call_within(limits.nearest, ask(), on_late=_ignore)
+        end = await call_within(limits.nearest, ask())
         if isinstance(end.how, Returned):
             return end.how.value  # type: ignore[no-any-return]
         if end.stopped_by == "caller":
             raise asyncio.CancelledError
         if end.stopped_by == "deadline":
-            _count_timeout(spec.model)
+            count("commitline_model_timeouts", spec.model, of="model")
             error: BaseException = ModelUnavailable(f"no answer within {limits.nearest:g} s")
         else:
             assert isinstance(end.how, Raised)
@@ -377,18 +374,14 @@ class RunActivities:
                 node_seconds=limits.node_seconds,
                 spent=time.monotonic() - began,
             ) from error
-        if isinstance(error, ConfigurationError | ModelRejected):
-            raise error
-        if not isinstance(error, Exception):
+        if isinstance(error, ConfigurationError | ModelRejected) or not isinstance(
+            error, Exception
+        ):
             raise error
         # A fault of the model's own code, which Temporal would pay for again and again.
         raise ModelRejected(
             f"{spec.model} raised {type(error).__name__}: {error_text(error)[:500]}"
         ) from error
-
-
-async def _ignore(end: Returned | Raised) -> None:
-    """Let a late answer be: another request has been made."""
 
 
 def _told(action: Action) -> Reply:
@@ -415,8 +408,7 @@ def _model_failure(
     Temporal's own attempts are not counted: a dead worker or an outage of the ledger is not
     the model's failure and must not use up its tries.
     """
-    details = activity.info().heartbeat_details
-    tries = (int(details[0]) if details else 0) + 1
+    tries = failed_so_far() + 1
     activity.heartbeat(tries)
     delay = error.retry_after or timedelta(seconds=min(2.0 ** (tries - 1), 30.0))
     told: CommitlineError = error
@@ -430,8 +422,3 @@ def _model_failure(
         non_retryable=final,
         next_retry_delay=delay,
     )
-
-
-def _count_timeout(model: str) -> None:
-    meter = activity.metric_meter().with_additional_attributes({"model": model})
-    meter.create_counter("commitline_model_timeouts").add(1)

@@ -14,7 +14,7 @@ import inspect
 import re
 import string
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -27,7 +27,8 @@ from pydantic.fields import FieldInfo
 from ..canonical import Json, digest, dumps, parse
 from ..errors import DefinitionError, InvalidArguments, UnrepresentableValue
 from ..identity import ActionKey, KeyTemplate, Position, RunKey
-from ..ledger.actions import Effect
+from ..ledger.actions import Effect, Outcome
+from ..ledger.codec import encode_result
 from .conversation import ToolDefinition
 from .failures import Exceptions, Failure
 from .limits import UNSET
@@ -143,6 +144,21 @@ class Tool:
         bound = self.bind(effective, _NO_CONTEXT)
         bound.pop(self.context_parameter or "", None)
         return bound
+
+    def finished(self, value: Any) -> Any:
+        """Return the outcome of a call that returned ``value``, or a coroutine that does.
+
+        Called where the tool runs: to go through what a generator yields is to run the tool,
+        and to write down a large result takes a while.
+        """
+        return self._awaited(value) if inspect.isawaitable(value) else self.encode(value)
+
+    def encode(self, value: Any) -> Outcome:
+        """Return the outcome of a call whose result is ``value``; never raises an Exception."""
+        return encode_result(self.name, value, self.returns)
+
+    async def _awaited(self, value: Awaitable[Any]) -> Outcome:
+        return self.encode(await value)
 
     def failure(self, error: BaseException) -> Failure:
         """Say what an exception of the function means, by what the tool declares."""

@@ -17,11 +17,10 @@ from temporalio.exceptions import ApplicationError
 from ..canonical import parse
 from ..errors import ActionError, DefinitionError, IdempotencyKeyConflict
 from ..ledger import Action, ActionRequest, Effect, Outcome
-from ..ledger.codec import encode_result
 from . import replies
 from .failures import Failure
 from .guarded_call import current_call, not_started, still_in_time
-from .isolated import IsolatedFailure, finished, run_isolated
+from .isolated import IsolatedFailure, run_isolated
 from .limits import CallLimits
 from .origin import Origin
 from .replies import MAX_CONTENT, Reply, Unrecorded
@@ -67,14 +66,11 @@ class GuardedTool:
         lookup = self._tool.lookup
         assert lookup is not None, "claimed with can_ask"
         args = self._tool.parameters(request_args)
-        if inspect.iscoroutinefunction(lookup):
-            found = await self._runner.run_async(
-                self._tool.name, lambda: lookup(args, context.idempotency_key)
-            )
-        else:
-            found = await self._runner.run_thread(
-                self._tool.name, lambda: lookup(args, context.idempotency_key)
-            )
+        found = await self._runner.run(
+            self._tool.name,
+            lambda: lookup(args, context.idempotency_key),
+            is_async=inspect.iscoroutinefunction(lookup),
+        )
         if found is None and not self._tool.returns_nothing:
             raise DefinitionError(
                 f"the lookup of {self._tool.name!r} returned None: return NEVER_HAPPENED, or "
@@ -107,7 +103,7 @@ class GuardedTool:
         """See `Guarded`."""
         if isinstance(value, Outcome):
             return value  # encoded where the tool ran: a large one takes a while
-        return encode_result(self._tool.name, value, self._tool.returns)
+        return self._tool.encode(value)
 
     def reply_done(self, key: str, outcome: Outcome, duplicate_of: str | None) -> RawValue:
         """See `Guarded`."""
@@ -151,29 +147,14 @@ def tool_activity(tool: Tool, runner: ToolRunner) -> Callable[[RawValue], Any]:
             still_in_time()
             return await run_isolated(tool, text, context)
         bound = tool.bind(text, context)
-        if tool.is_async:
-            return await runner.run_async(tool.name, lambda: _begun(tool, bound))
-        ended = await runner.run_thread(tool.name, lambda: _called(tool, bound))
-        if isinstance(ended, Outcome):
-            return ended
-        # A plain wrapper around an async function: it has not run yet.
-        return await runner.run_async(tool.name, lambda: _awaited(tool, ended))
+        return await runner.run(tool.name, lambda: _called(tool, bound), is_async=tool.is_async)
 
     return run
 
 
 def _called(tool: Tool, bound: dict[str, Any]) -> Any:
     still_in_time()
-    return finished(tool, tool.fn(**bound))
-
-
-async def _begun(tool: Tool, bound: dict[str, Any]) -> Any:
-    still_in_time()
-    return finished(tool, await tool.fn(**bound))
-
-
-async def _awaited(tool: Tool, value: Any) -> Any:
-    return finished(tool, await value)
+    return tool.finished(tool.fn(**bound))
 
 
 def _pack(reply: Reply) -> RawValue:

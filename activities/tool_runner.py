@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from types import TracebackType
@@ -94,7 +95,17 @@ class ToolRunner:
         self._thread.join(_CLOSE_SECONDS)
         self._watcher.join(_CLOSE_SECONDS)
 
-    async def run_async(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def run(self, name: str, work: Callable[[], Any], *, is_async: bool) -> Any:
+        """Run a function, ``async`` or plain; return what it returns, awaited if it can be.
+
+        A plain wrapper around an ``async`` function has not run it when it returns.
+        """
+        if is_async:
+            return await self.run_async(name, work)
+        value = await self.run_thread(name, work)
+        return await self.run_async(name, lambda: value) if inspect.isawaitable(value) else value
+
+    async def run_async(self, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
         """Run a coroutine function on the tools' event loop; return what it returns."""
         here = asyncio.get_running_loop()
         done: asyncio.Future[Any] = here.create_future()
@@ -160,7 +171,7 @@ class ToolRunner:
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
-    async def _named(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    async def _named(self, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
         token = id(asyncio.current_task())
         self._running[token] = name
         threads: list[Future[Any]] = []

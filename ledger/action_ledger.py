@@ -775,8 +775,6 @@ async def _record_in_full(
         recorded = await _fetch(connection, "record", **parameters)
         if recorded is None:
             recorded = await _fetch(connection, "record_late", **parameters)
-            if recorded is None and parameters["outcome"] == "ok":
-                recorded = await _fetch(connection, "record_fact", **parameters)
             if recorded is None:
                 return False
             await connection.execute(QUERIES["settle_repeats"], parameters)

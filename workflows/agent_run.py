@@ -179,15 +179,16 @@ class AgentRun:
             await workflow.wait([running], timeout=max(spec.deadline_seconds, 0.001))
         except asyncio.CancelledError:
             running.cancel()
-        if not running.done() and not _cancelled():
-            reason = "its run_deadline has passed"
+        reason = "its run_deadline has passed"
+        passed = not running.done() and not _cancelled()
+        if passed:
             await _see_through(
                 _ask_ledger(STOP_RUN, StopRun(this_run(), reason), "Stop: the deadline has passed")
             )
             running.cancel()
-            await _see_through(_ended(running))
-            raise _failure(RunDeadlineExceeded(reason))
         await _see_through(_ended(running))
+        if passed:
+            raise _failure(RunDeadlineExceeded(reason))
         return running.result()
 
     async def _loop(self, spec: AgentSpec, given: RunInput) -> RunResult:
@@ -207,15 +208,9 @@ class AgentRun:
         raise _failure(MaxStepsExceeded(f"no answer within {spec.max_steps} model turns"))
 
     async def _open(self, given: RunInput) -> AgentSpec:
-        opened = await workflow.execute_activity(
-            OPEN_RUN,
-            pack(OpenRun(this_run(), given.agent, given.digest, given.limits)),
-            result_type=RawValue,
-            start_to_close_timeout=_LEDGER_ATTEMPT,
-            retry_policy=_RETRY,
-            summary=scrub(f"Open the run for {given.agent}", limit=150),
-        )
-        spec = unpack(AgentSpec, opened)
+        request = OpenRun(this_run(), given.agent, given.digest, given.limits)
+        summary = scrub(f"Open the run for {given.agent}", limit=150)
+        spec = unpack(AgentSpec, await _ask_ledger(OPEN_RUN, request, summary))
         self._progress.model = spec.model
         return spec
 

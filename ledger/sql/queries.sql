@@ -232,23 +232,19 @@ update agent_actions
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
 returning key;
 
--- record_late: the same for an action that was told to be unknown meanwhile.
-update agent_actions
-   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
-       result = %(result)s::json, done_at = clock_timestamp(),
-       parked_at = null, parked_reason = null, settled_at = clock_timestamp()
- where key = %(key)s and claim_token = %(token)s and status = 'pending'
-returning key;
-
--- record_fact: it happened, says an attempt that another one has taken over from and that
--- nobody is at work for any more. That is true whoever owns the row.
+-- record_late: the same where the common case is not: by the attempt that holds the claim, of
+-- an action that was told to be unknown meanwhile; and that it happened, by an attempt that
+-- another one has taken over from and that nobody is at work for any more, which is true
+-- whoever owns the row.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, done_at = clock_timestamp(),
        settled_at = case when parked_at is not null then clock_timestamp() end,
        parked_at = null, parked_reason = null
- where key = %(key)s and status = 'pending' and dispatched_at is not null
-   and (parked_at is not null or lease_until < clock_timestamp())
+ where key = %(key)s and status = 'pending'
+   and (claim_token = %(token)s
+        or (%(outcome)s = 'ok' and dispatched_at is not null
+            and (parked_at is not null or lease_until < clock_timestamp())))
 returning key;
 
 -- void_intent: nothing was sent, and its run, which does not run any more, never will.

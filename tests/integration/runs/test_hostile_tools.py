@@ -202,6 +202,23 @@ async def test_an_async_function_behind_a_plain_wrapper_is_run(bench: Bench) -> 
     assert (ran.results[0].content, CALLED["mail"]) == ('"mailed ada"', 1)
 
 
+async def test_an_async_lookup_behind_a_plain_wrapper_is_asked(bench: Bench) -> None:
+    async def find(args: dict[str, Any], key: str) -> str:
+        return "found"
+
+    def looked_up(args: dict[str, Any], key: str) -> Any:
+        CALLED["lookup"] += 1
+        return find(args, key)
+
+    @tool(effect=Effect.LOOKUP, lookup=looked_up)
+    async def transfer() -> str:
+        raise ConnectionResetError("cut")
+
+    ran = await run(bench, transfer)
+
+    assert (ran.results[0].status, ran.results[0].content) == ("ok", '"found"')
+
+
 async def test_a_task_that_exits_ends_its_tool_and_not_the_others(bench: Bench) -> None:
     async def parse() -> None:
         sys.exit(2)
