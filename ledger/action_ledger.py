@@ -11,25 +11,22 @@ goes on, and a record that finds itself recorded returns what stands.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-import psycopg
 from psycopg import errors as pg
 
 from ..canonical import Json, parse
 from ..errors import (
     Fenced,
     IdempotencyKeyConflict,
-    LedgerUnavailable,
     RunInputConflict,
     RunNotRunning,
 )
 from ..identity import ActionKey, RunKey, default_idempotency_key, with_generation
 from .actions import Action, ActionRequest, Attempt, Outcome, Run
-from .bounded import within
+from .calls import Connection, LedgerCalls, Row, fetch
 from .claims import (
     CONFLICT,
     AlreadyDone,
@@ -48,20 +45,7 @@ from .claims import (
     settles_in,
     why_parked,
 )
-from .pool import Connection, Pool
 from .sql import QUERIES
-
-T = TypeVar("T")
-Row = Mapping[str, Any]
-
-_BACK_OFF_SECONDS: Final = 0.05
-"""Between tries of one ledger call after a transient failure."""
-
-_TRANSIENT: Final = (
-    psycopg.OperationalError,  # cut, refused, restarted, pool exhausted, 40001, 40P01, 57P01
-    psycopg.InterfaceError,  # the connection was closed under us
-    pg.ReadOnlySqlTransaction,  # a demoted primary
-)
 
 _NEVER_SENT: Final = Outcome.error(
     kind="NeverSent",
@@ -73,17 +57,13 @@ _FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER,
 """The verdicts by which something is sent, now or later: only in a run that runs."""
 
 
-class ActionLedger:
+class ActionLedger(LedgerCalls):
     """The ledger over an open psycopg pool (see `ledger_pool`).
 
     Args:
         pool: Opened and closed by the caller.
         statement_seconds: The deadline of one ledger call, waiting for a connection included.
     """
-
-    def __init__(self, pool: Pool, *, statement_seconds: float = 10.0) -> None:
-        self._pool = pool
-        self._seconds = statement_seconds
 
     async def open_run(
         self,
@@ -162,7 +142,7 @@ class ActionLedger:
 
         async def work(connection: Connection) -> Row | None:
             async with connection.transaction():
-                ended = await _fetch(connection, "end_run", **parameters)
+                ended = await fetch(connection, "end_run", **parameters)
                 await connection.execute(QUERIES["park_left_over"], parameters)
                 return ended
 
@@ -209,7 +189,7 @@ class ActionLedger:
             claim = await _claim_found(connection, request, attempt)
             if claim is None:
                 # The run has ended: go on with it if this execution is younger than its end.
-                await _fetch(
+                await fetch(
                     connection,
                     "reopen_run",
                     run_key=request.run_key,
@@ -238,7 +218,7 @@ class ActionLedger:
 
         async def work(connection: Connection) -> None:
             parameters = _attempt_parameters(claim.attempt)
-            sent = await _fetch(
+            sent = await fetch(
                 connection,
                 "send_after_asking",
                 run_key=request.run_key,
@@ -246,7 +226,7 @@ class ActionLedger:
                 **parameters,
             )
             if sent is None:
-                run = await _fetch(connection, "get_run", run_key=request.run_key)
+                run = await fetch(connection, "get_run", run_key=request.run_key)
                 if run is None or not _runs(run):
                     raise RunNotRunning(f"the run {request.run_key} has ended")
                 raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")
@@ -304,11 +284,11 @@ class ActionLedger:
         }
 
         async def work(connection: Connection) -> Outcome:
-            if not releases and await _fetch(connection, "record", **parameters) is not None:
+            if not releases and await fetch(connection, "record", **parameters) is not None:
                 return outcome
             if await _record_in_full(connection, claim, parameters, releases=releases):
                 return outcome
-            return _what_stands(await _fetch(connection, "get_action", key=claim.key), claim)
+            return _what_stands(await fetch(connection, "get_action", key=claim.key), claim)
 
         return await self._call(work)
 
@@ -344,9 +324,9 @@ class ActionLedger:
         }
 
         async def work(connection: Connection) -> Action:
-            row = await _fetch(connection, "park", **parameters)
+            row = await fetch(connection, "park", **parameters)
             if row is None:
-                row = await _fetch(connection, "get_action", key=claim.key)
+                row = await fetch(connection, "get_action", key=claim.key)
                 if row is None or (row["status"] == "pending" and row["parked_at"] is None):
                     raise Fenced(f"{claim.key} was taken over by another attempt")
             return Action.from_row(row)
@@ -453,69 +433,20 @@ class ActionLedger:
 
         async def work(connection: Connection) -> str:
             at = {"run_key": run_key, "step": step}
-            row = await _fetch(connection, "record_completion", **at, completion=completion)
+            row = await fetch(connection, "record_completion", **at, completion=completion)
             if row is None:
-                row = await _fetch(connection, "get_completion", **at)
+                row = await fetch(connection, "get_completion", **at)
             assert row is not None, "a completion that conflicts exists"
             return str(row["completion"])
 
         return parse(await self._call(work))
-
-    async def _call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run one ledger call, repeated over transient failures until its deadline."""
-        last: Exception | None = None
-        reached = False
-
-        async def persist() -> T:
-            nonlocal last, reached
-            while True:
-                try:
-                    async with self._pool.connection() as connection:
-                        reached = True
-                        try:
-                            return await work(connection)
-                        except pg.ReadOnlySqlTransaction:
-                            # A connection to a demoted primary stays read-only: drop it.
-                            await connection.close()
-                            raise
-                except _TRANSIENT as err:
-                    last = err
-                    await asyncio.sleep(_BACK_OFF_SECONDS)
-
-        try:
-            return await within(self._seconds, persist())
-        except TimeoutError as err:
-            reason = f": {last}" if last else ""
-            raise LedgerUnavailable(
-                f"the ledger did not answer within {self._seconds:g} s{reason}", reached=reached
-            ) from (last or err)
-
-    async def _maybe(self, query: str, **parameters: Any) -> Row | None:
-        return await self._call(lambda connection: _fetch(connection, query, **parameters))
-
-    async def _one(self, query: str, **parameters: Any) -> Row:
-        row = await self._maybe(query, **parameters)
-        assert row is not None, f"{query} returns a row"
-        return row
-
-    async def _all(self, query: str, **parameters: Any) -> Sequence[Row]:
-        async def work(connection: Connection) -> Sequence[Row]:
-            cursor = await connection.execute(QUERIES[query], parameters)
-            return await cursor.fetchall()
-
-        return await self._call(work)
-
-
-async def _fetch(connection: Connection, query: str, **parameters: Any) -> Row | None:
-    cursor = await connection.execute(QUERIES[query], parameters)
-    return await cursor.fetchone()
 
 
 async def _claim_new(connection: Connection, request: ActionRequest, attempt: Attempt) -> bool:
     parameters = _request_parameters(request) | _attempt_parameters(attempt)
     parameters["idempotency_key"] = _first_key(request)
     try:
-        return await _fetch(connection, "claim_new", **parameters) is not None
+        return await fetch(connection, "claim_new", **parameters) is not None
     except pg.UniqueViolation:
         # Somebody took the domain key between our look and our insert: the row is there now.
         return False
@@ -526,10 +457,10 @@ async def _claim_found(
 ) -> Claim | None:
     """Claim by the rules of `claims`, rows locked. None: the run has ended, nothing is written."""
     async with connection.transaction():
-        run = await _fetch(connection, "lock_run", run_key=request.run_key)
+        run = await fetch(connection, "lock_run", run_key=request.run_key)
         if run is None:
             raise RunNotRunning(f"the run {request.run_key} is not in the ledger", known=False)
-        own = await _fetch(connection, "lock_action", key=request.key)
+        own = await fetch(connection, "lock_action", key=request.key)
         if own is not None:
             found = Action.from_row(own)
             verdict = judge_own(found, request, attempt)
@@ -540,7 +471,7 @@ async def _claim_found(
             return None
         if request.domain_key is not None:
             return await _claim_domain_key(connection, request, attempt)
-        unknown = await _fetch(connection, "open_unknown", **_request_parameters(request))
+        unknown = await fetch(connection, "open_unknown", **_request_parameters(request))
         if unknown is not None:
             return await _insert_duplicate(connection, request, Action.from_row(unknown))
         return await _insert_dispatched(connection, request, attempt, generation=1)
@@ -573,7 +504,7 @@ async def _carry_out(
         case Verdict.WAIT:
             return Busy(found.claimed_by or found.key)
         case Verdict.PARK:
-            row = await _fetch(
+            row = await fetch(
                 connection,
                 "park",
                 key=found.key,
@@ -599,7 +530,7 @@ async def _take(
 ) -> Claim:
     """Make the row this attempt's: to call, or to ask about it."""
     asks = verdict is Verdict.ASK
-    row = await _fetch(
+    row = await fetch(
         connection,
         "take_to_ask" if asks else "dispatch",
         key=found.key,
@@ -615,14 +546,14 @@ async def _take(
 async def _claim_domain_key(
     connection: Connection, request: ActionRequest, attempt: Attempt
 ) -> Claim:
-    held = await _fetch(connection, "lock_domain_key", domain_key=request.domain_key)
+    held = await fetch(connection, "lock_domain_key", domain_key=request.domain_key)
     assert held is not None, "the key's row is made if there is none"
     holder = held["held_by"]
     if holder is None or holder == request.key:
         # Free; or ours, from a row that a failover lost: the same key again, not the next one.
         generation = held["generation"] + (1 if holder is None else 0)
         return await _hold_and_insert(connection, request, attempt, generation)
-    row = await _fetch(connection, "lock_action", key=holder)
+    row = await fetch(connection, "lock_action", key=holder)
     if row is None:
         error = IdempotencyKeyConflict(
             f"{request.domain_key!r} is held by {holder}, whose record is gone", existing=holder
@@ -630,7 +561,7 @@ async def _claim_domain_key(
         return await _refuse(connection, request, error)
     found = Action.from_row(row)
     if found.state == "intent" and not await _still_runs(connection, found):
-        await _fetch(connection, "void_intent", key=found.key, result=_NEVER_SENT.result)
+        await fetch(connection, "void_intent", key=found.key, result=_NEVER_SENT.result)
         return await _hold_and_insert(connection, request, attempt, held["generation"] + 1)
     try:
         verdict = judge_holder(found, request, attempt)
@@ -657,18 +588,18 @@ async def _still_runs(connection: Connection, holder: Action) -> bool:
 
     A run that is opened again at this very moment finds its intent void, or has claimed it.
     """
-    run = await _fetch(connection, "get_run", run_key=holder.run_key)
+    run = await fetch(connection, "get_run", run_key=holder.run_key)
     return run is not None and run["state"] == "running"
 
 
 async def _settle(
     connection: Connection, key: ActionKey, outcome: Outcome, by: str
 ) -> Sequence[Action]:
-    seen = await _fetch(connection, "get_action", key=key)
+    seen = await fetch(connection, "get_action", key=key)
     if seen is not None and seen["domain_key"] is not None:
         # The domain key first: that is the lock order.
-        await _fetch(connection, "lock_domain_key", domain_key=seen["domain_key"])
-    row = await _fetch(connection, "lock_action", key=key)
+        await fetch(connection, "lock_domain_key", domain_key=seen["domain_key"])
+    row = await fetch(connection, "lock_action", key=key)
     if row is not None and row["decided_by"] == by and Action.from_row(row).recorded == outcome:
         return [Action.from_row(row)]  # said before, by the same person: the answer was lost
     found = judge_settlement(key, None if row is None else Action.from_row(row))
@@ -696,7 +627,7 @@ async def _insert_dispatched(
     key = request.domain_key and with_generation(request.domain_key, generation)
     parameters = _request_parameters(request) | _attempt_parameters(attempt)
     parameters["idempotency_key"] = key or _first_key(request)
-    row = await _fetch(connection, "insert_dispatched", generation=generation, **parameters)
+    row = await fetch(connection, "insert_dispatched", generation=generation, **parameters)
     assert row is not None, "an insert without a conflict clause returns its row"
     return _dispatched(Action.from_row(row), request, attempt, taken_over=False)
 
@@ -743,7 +674,7 @@ async def _insert_settled(
     outcome: Outcome | None,
     parked_reason: str | None,
 ) -> Action:
-    row = await _fetch(
+    row = await fetch(
         connection,
         "insert_settled",
         **_request_parameters(request),
@@ -771,10 +702,10 @@ async def _record_in_full(
     async with connection.transaction():
         if claim.domain_key is not None:
             # The domain key first: that is the lock order.
-            await _fetch(connection, "lock_domain_key", domain_key=claim.domain_key)
-        recorded = await _fetch(connection, "record", **parameters)
+            await fetch(connection, "lock_domain_key", domain_key=claim.domain_key)
+        recorded = await fetch(connection, "record", **parameters)
         if recorded is None:
-            recorded = await _fetch(connection, "record_late", **parameters)
+            recorded = await fetch(connection, "record_late", **parameters)
             if recorded is None:
                 return False
             await connection.execute(QUERIES["settle_repeats"], parameters)
