@@ -59,15 +59,21 @@ def examine(completion: Completion) -> Completion:
 
     Nothing is repaired: half a list of commands is a valid list of other commands. A
     completion that was cut off voids every call in it, complete-looking ones too.
+
+    The provider's state holds the arguments a second time, so it goes where they are too large:
+    the adapter then sends back the text and the calls as they stand here.
     """
     cut_off = completion.finish_reason == "length"
-    return replace(
-        completion,
-        calls=[
-            _examine_call(call, cut_off=cut_off, excess=index >= MAX_CALLS)
-            for index, call in enumerate(completion.calls)
-        ],
+    calls = [
+        _examine_call(call, cut_off=cut_off, excess=index >= MAX_CALLS)
+        for index, call in enumerate(completion.calls)
+    ]
+    too_large = any(
+        call.problem is not None and len(dumps(given.arguments)) > MAX_ARGUMENTS
+        for given, call in zip(completion.calls, calls, strict=True)
     )
+    state = None if too_large else completion.provider_state
+    return replace(completion, calls=calls, provider_state=state)
 
 
 def _examine_call(call: ToolCall, *, cut_off: bool, excess: bool) -> ToolCall:
@@ -79,14 +85,18 @@ def _examine_call(call: ToolCall, *, cut_off: bool, excess: bool) -> ToolCall:
     else:
         try:
             arguments = parse(call.arguments or "{}")
-            size = len(dumps(arguments))
+            # White space is carried too, and what is not ASCII is longer there.
+            size = max(len(call.arguments), len(dumps(arguments)))
         except UnrepresentableValue as err:
             problem = scrub(f"the arguments are malformed or truncated: {err.message}", limit=300)
         else:
             if not isinstance(arguments, dict):
                 problem = "the arguments are not a JSON object"
             elif size > MAX_ARGUMENTS:
-                problem = f"the arguments are over {MAX_ARGUMENTS // 1024} KiB"
+                problem = (
+                    f"{scrub(call.name, limit=64)}: the arguments have {size:,} bytes, "
+                    f"over {MAX_ARGUMENTS // 1024} KiB"
+                )
     if problem is None:
         return replace(call, arguments=call.arguments or "{}")
     # What cannot be run need not be carried whole through history.

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import re
+from collections import deque
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +42,20 @@ _FINISH_REASONS: Final[dict[str | None, FinishReason]] = {
     "length": "length",
     "content_filter": "content_filter",
 }
+
+_ORIGIN: Final = "commitline"
+"""The key of a stored response's metadata, which is never sent, that says who was asked."""
+
+_PLAIN: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What every provider takes as a name, and as an id unless it prescribes its own form."""
+
+_MADE_HERE: Final = re.compile(r"c[0-9a-z]{8}|pyd_ai_.*", re.DOTALL)
+"""Ids that no provider gave: `_place_id`'s, and what pydantic-ai puts where one is missing.
+
+A provider may still repeat one that it was sent. Kept, it could be another call's.
+"""
+
+_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
 def resolve_model(model: str | Model) -> Model:
@@ -95,7 +110,7 @@ class PydanticAIModel:
             model = self._connect()
             response = await model_request(
                 model,
-                _messages_on_the_wire(request),
+                _messages_on_the_wire(request, model),
                 model_settings=_without_retries(model, self._settings),
                 model_request_parameters=_parameters(request),
             )
@@ -105,7 +120,7 @@ class PydanticAIModel:
             raise ConfigurationError(f"{self.name}: {scrub(str(err))}") from err
         except Exception as err:
             raise _translate(err, self.name) from err
-        return _completion(response)
+        return _completion(response, model)
 
     async def aclose(self) -> None:
         """Close the HTTP client, if this object made it. A second call does nothing."""
@@ -154,21 +169,32 @@ def _parameters(request: ModelRequest) -> ModelRequestParameters:
     )
 
 
-def _messages_on_the_wire(request: ModelRequest) -> list[wire.ModelMessage]:
+def _messages_on_the_wire(request: ModelRequest, model: WireModel) -> list[wire.ModelMessage]:
+    """Return the conversation as the model's provider takes it, one result to each call.
+
+    Raises:
+        ModelRejected: A result without a call, or a call without a result. Providers refuse
+            both, with messages that tell nobody which it was.
+    """
     from pydantic_ai import messages as wire
 
     history: list[wire.ModelMessage] = []
     taken: set[str] = set()
-    unanswered: Iterator[str] = iter(())
-    for index, message in enumerate(request.messages):
+    unanswered: deque[str] = deque()
+    turn = 0
+    for message in request.messages:
+        if message.role != "tool":
+            _refuse_unanswered(unanswered, turn)
         if message.completion is not None:
-            response = _response(message.completion)
-            unanswered = iter(_set_unique_ids(response, index=index, taken=taken))
+            response = _response(message.completion, model)
+            unanswered = _set_ids(response, model, turn=turn, taken=taken)
+            turn += 1
             # A provider refuses an assistant message that says nothing.
             if response.parts:
                 history.append(response)
         else:
             history.append(wire.ModelRequest(parts=_request_parts(message, unanswered)))
+    _refuse_unanswered(unanswered, turn)
     # pydantic-ai reads the instructions off the last request.
     requests = [item for item in history if isinstance(item, wire.ModelRequest)]
     if requests and request.instructions:
@@ -176,14 +202,14 @@ def _messages_on_the_wire(request: ModelRequest) -> list[wire.ModelMessage]:
     return history
 
 
-def _request_parts(message: Message, unanswered: Iterator[str]) -> list[wire.ModelRequestPart]:
+def _request_parts(message: Message, unanswered: deque[str]) -> list[wire.ModelRequestPart]:
     from pydantic_ai import messages as wire
 
     if message.role == "user":
         return [wire.UserPromptPart(_encodable(message.text))]
     return [
         wire.ToolReturnPart(
-            tool_name=result.name,
+            tool_name=_sendable_name(result.name),
             content=_encodable(result.content),
             tool_call_id=_next_id(unanswered, result),
         )
@@ -191,20 +217,36 @@ def _request_parts(message: Message, unanswered: Iterator[str]) -> list[wire.Mod
     ]
 
 
-def _next_id(unanswered: Iterator[str], result: ToolResult) -> str:
-    call_id = next(unanswered, None)
-    if call_id is None:
+def _next_id(unanswered: deque[str], result: ToolResult) -> str:
+    if not unanswered:
         raise ModelRejected(
             f"the result at position {scrub(result.position)} answers no call of the message before"
         )
-    return call_id
+    return unanswered.popleft()
 
 
-def _response(completion: Completion) -> wire.ModelResponse:
-    """Return what the provider said, as it said it where that was kept."""
+def _refuse_unanswered(unanswered: deque[str], turn: int) -> None:
+    if unanswered:
+        raise ModelRejected(
+            f"{len(unanswered)} calls of the model's message {turn} have no result after it"
+        )
+
+
+def _response(completion: Completion, model: WireModel) -> wire.ModelResponse:
+    """Return what was said: verbatim if this model said it, else its text and its calls alone.
+
+    Another's reasoning, signatures and item ids are its own. pydantic-ai would show the reasoning
+    as text, and send all of it to another model or endpoint that bears the same provider's name.
+    """
     from pydantic_ai import messages as wire
 
-    if completion.provider_state is None:
+    if _is_own(completion.provider_state, model):
+        state = _encodable(completion.provider_state)
+        (restored,) = wire.ModelMessagesTypeAdapter.validate_python([state])
+        if not isinstance(restored, wire.ModelResponse):
+            raise ModelRejected("the stored provider state is not a response")
+        response = restored
+    else:
         parts: list[wire.ModelResponsePart] = []
         if completion.text:
             parts.append(wire.TextPart(_encodable(completion.text)))
@@ -212,15 +254,20 @@ def _response(completion: Completion) -> wire.ModelResponse:
             wire.ToolCallPart(call.name, call.arguments, call.id) for call in completion.calls
         ]
         response = wire.ModelResponse(parts=parts)
-    else:
-        state = _encodable(completion.provider_state)
-        (restored,) = wire.ModelMessagesTypeAdapter.validate_python([state])
-        if not isinstance(restored, wire.ModelResponse):
-            raise ModelRejected("the stored provider state is not a response")
-        response = restored
     for part in _calls(response):
+        part.tool_name = _sendable_name(part.tool_name)
         part.args = _sendable_arguments(part.args)
     return response
+
+
+def _is_own(state: Json, model: WireModel) -> bool:
+    metadata = state.get("metadata") if isinstance(state, dict) else None
+    return isinstance(metadata, dict) and metadata.get(_ORIGIN) == _origin(model)
+
+
+def _origin(model: WireModel) -> Json:
+    """Say who is asked. The endpoint alone would not do: a gateway's stands for many providers."""
+    return {"model": model.model_id, "base_url": model.base_url}
 
 
 def _calls(response: wire.ModelResponse) -> list[wire.ToolCallPart]:
@@ -229,22 +276,48 @@ def _calls(response: wire.ModelResponse) -> list[wire.ToolCallPart]:
     return [part for part in response.parts if isinstance(part, wire.ToolCallPart)]
 
 
-def _set_unique_ids(response: wire.ModelResponse, *, index: int, taken: set[str]) -> list[str]:
-    """Give each call an id that no other call of the request has, and return them in order.
+def _set_ids(
+    response: wire.ModelResponse, model: WireModel, *, turn: int, taken: set[str]
+) -> deque[str]:
+    """Give each call an id that its provider takes and no other call has; return them in order.
 
-    Models reuse ``call_1`` on every turn, and send empty and duplicate ids; Anthropic and the
-    Responses API want them unique over the whole conversation. The substitute comes from the
-    position, so that it is the same in every later request and the prompt cache holds.
+    Models reuse ``call_1`` on every turn, and send empty and duplicate ids; Mistral takes nine
+    letters and digits only, others 64 characters at most. So an id is kept only where this very
+    provider gave it; the rest are made of the call's place, which no later request changes: the
+    prompt cache holds.
     """
-    ids = []
+    # Of the models in a FallbackModel, another may be asked this time: there nothing is kept.
+    keeps = (response.provider_name, response.provider_url) == (model.system, model.base_url)
+    ids: deque[str] = deque()
     for number, part in enumerate(_calls(response)):
-        if not part.tool_call_id or part.tool_call_id in taken:
-            part.tool_call_id = f"call_{index}_{number}"
-            while part.tool_call_id in taken:
-                part.tool_call_id += "_"
+        if not keeps or part.tool_call_id in taken or not _is_providers(part.tool_call_id):
+            part.tool_call_id = _place_id(turn, number)
+            part.id = None  # what it is to the provider goes with the id that it gave
         taken.add(part.tool_call_id)
         ids.append(part.tool_call_id)
     return ids
+
+
+def _is_providers(call_id: str) -> bool:
+    return _PLAIN.fullmatch(call_id) is not None and _MADE_HERE.fullmatch(call_id) is None
+
+
+def _place_id(turn: int, number: int) -> str:
+    """Return nine letters and digits that no other place has: four digits for each number.
+
+    A million calls fit, far more than a conversation can hold.
+    """
+    rest = turn * 36**4 + number
+    digits = ""
+    for _ in range(8):
+        rest, digit = divmod(rest, 36)
+        digits = _DIGITS[digit] + digits
+    return f"c{digits}"
+
+
+def _sendable_name(name: str) -> str:
+    """Return a name that every provider takes: models call tools that nobody could define."""
+    return name if _PLAIN.fullmatch(name) else re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "_"
 
 
 def _sendable_arguments(arguments: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
@@ -281,7 +354,7 @@ def _encodable(value: Json) -> Any:
 # --- the answer ----------------------------------------------------------------------------
 
 
-def _completion(response: wire.ModelResponse) -> Completion:
+def _completion(response: wire.ModelResponse, model: WireModel) -> Completion:
     from pydantic_ai import messages as wire
 
     return Completion(
@@ -294,7 +367,7 @@ def _completion(response: wire.ModelResponse) -> Completion:
         usage=Usage(
             input_tokens=response.usage.input_tokens, output_tokens=response.usage.output_tokens
         ),
-        provider_state=_state(response),
+        provider_state=_state(response, model),
     )
 
 
@@ -303,8 +376,8 @@ def _raw(arguments: str | dict[str, Any] | None) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
 
 
-def _state(response: wire.ModelResponse) -> Json:
-    """Return the response as plain JSON, or None where it has no such form.
+def _state(response: wire.ModelResponse, model: WireModel) -> Json:
+    """Return the response as plain JSON with its origin, or None where it has no such form.
 
     None keeps an answer that was paid for: its text and calls still go back on the next turn.
     Only a provider that insists on its reasoning items would refuse that, visibly.
@@ -313,6 +386,7 @@ def _state(response: wire.ModelResponse) -> Json:
 
     try:
         (state,) = wire.ModelMessagesTypeAdapter.dump_python([response], mode="json")
+        state["metadata"] = {**(state["metadata"] or {}), _ORIGIN: _origin(model)}
         dumps(state)
     except (ValueError, UnrepresentableValue):  # pydantic's serialization errors are ValueErrors
         return None

@@ -17,30 +17,47 @@ Request number n gets answer number n, which is one of:
 - ``{"status": 429, "headers": {...}, "body": ...}``: sent as it stands, whatever the path, so
   errors can be had over any provider's protocol. A body that is no string is sent as JSON.
 - ``{"drop": True}``: the connection is closed without an answer.
+
+Told which call ids its provider takes, it is as strict as the real ones: status 400 instead of
+the answer where an id breaks the rule, stands for two calls, or is not answered exactly once,
+right after its message. It reads the Responses API, Anthropic's and Google's requests as well.
+
+    OpenAIServer(script, call_ids="[a-zA-Z0-9]{9}")  # or --call-ids; this is Mistral's rule
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 Answer: TypeAlias = dict[str, Any]
 
 
 class OpenAIServer:
-    """Serves a script from the moment that its context is entered until it is left."""
+    """Serves a script from the moment that its context is entered until it is left.
 
-    def __init__(self, script: Sequence[Answer], *, port: int = 0) -> None:
+    Args:
+        script: The answers, in order.
+        port: Where to listen; any free port by default.
+        call_ids: The regular expression that the whole of every call id must match, and with
+            it all the checks of calls and results; none by default.
+    """
+
+    def __init__(
+        self, script: Sequence[Answer], *, port: int = 0, call_ids: str | None = None
+    ) -> None:
         self._script = list(script)
+        self._call_ids = call_ids
         self._lock = threading.Lock()
         self.requests: list[dict[str, Any]] = []
         """The bodies received, in order, those that were answered with an error too."""
@@ -75,6 +92,9 @@ class OpenAIServer:
         with self._lock:
             number = len(self.requests)
             self.requests.append(body)
+        fault = None if self._call_ids is None else _fault(body, self._call_ids)
+        if fault is not None:
+            return {"status": 400, "body": {"error": {"message": fault}}}
         if number < len(self._script):
             return self._script[number]
         message = f"the script has {len(self._script)} answers; number {number + 1} was asked for"
@@ -126,8 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m commitline.testing.openai_server")
     parser.add_argument("script", type=Path, help="a JSON file with the list of answers")
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--call-ids", help="a regular expression that every call id must match")
     options = parser.parse_args(arguments)
-    with OpenAIServer(json.loads(options.script.read_text()), port=options.port) as server:
+    script = json.loads(options.script.read_text())
+    with OpenAIServer(script, port=options.port, call_ids=options.call_ids) as server:
         sys.stdout.write(f"{server.base_url}\n")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
@@ -149,6 +171,67 @@ def _completion(answer: Answer, request: dict[str, Any]) -> dict[str, Any]:
             "usage", {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
         ),
     }
+
+
+# --- strictness ----------------------------------------------------------------------------
+
+_Said: TypeAlias = tuple[Literal["call", "result", "other"], str]
+
+
+def calls_and_results(body: dict[str, Any]) -> Iterator[_Said]:
+    """List a request's calls and results with their ids, and where anything else is said."""
+    for item in body.get("messages") or body.get("input") or body.get("contents") or []:
+        content = item.get("parts") or item.get("content")
+        blocks = content if isinstance(content, list) else []
+        found = [_read(block) for block in (item, *blocks, *(item.get("tool_calls") or []))]
+        exchanged = [entry for entry in found if entry[0] != "other"]
+        # An item without a role is a call, a result or reasoning of the Responses API.
+        if "role" in item and not any(kind == "result" for kind, _ in exchanged):
+            yield "other", ""
+        yield from exchanged
+
+
+def _read(block: dict[str, Any]) -> _Said:
+    for kind, of, key in _PLACES:
+        if block.get("type") == of or block.get("role") == of:
+            return kind, str(block.get(key))
+        if of in block:  # Google's
+            return kind, str(block[of].get(key))
+    return "other", ""
+
+
+_PLACES: Final[list[tuple[Literal["call", "result"], str, str]]] = [
+    ("call", "function", "id"),
+    ("call", "tool_use", "id"),
+    ("call", "function_call", "call_id"),
+    ("call", "functionCall", "id"),
+    ("result", "tool", "tool_call_id"),
+    ("result", "tool_result", "tool_use_id"),
+    ("result", "function_call_output", "call_id"),
+    ("result", "functionResponse", "id"),
+]
+"""What each provider calls it, by type, role or key, and where its id stands."""
+
+
+def _fault(body: dict[str, Any], rule: str) -> str | None:
+    """Return what a strict provider would refuse about a request's calls and results."""
+    seen: set[str] = set()
+    waiting: set[str] = set()
+    for kind, call_id in [*calls_and_results(body), ("other", "")]:
+        if kind == "call":
+            if not re.fullmatch(rule, call_id):
+                return f"the call id {call_id!r} does not match {rule}"
+            if call_id in seen:
+                return f"the call id {call_id!r} stands for two calls"
+            seen.add(call_id)
+            waiting.add(call_id)
+        elif kind == "result":
+            if call_id not in waiting:
+                return f"a result answers {call_id!r}, which no call before it waits for"
+            waiting.remove(call_id)
+        elif waiting:
+            return f"no result answers {sorted(waiting)}"
+    return None
 
 
 if __name__ == "__main__":

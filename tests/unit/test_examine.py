@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from commitline.activities.conversation import Completion, ToolCall
-from commitline.activities.model import examine
+from commitline.activities.conversation import Completion, FinishReason, ToolCall
+from commitline.activities.model import MAX_ARGUMENTS, examine
+from commitline.activities.wire import to_text
 
 
 def _examined(arguments: str) -> ToolCall:
@@ -66,11 +67,79 @@ def test_two_hundred_levels_may_be_run() -> None:
     assert call.problem is None
 
 
-def test_arguments_over_the_limit_must_not_be_run_nor_carried_whole() -> None:
-    call = _examined('{"text": "' + "a" * 300_000 + '"}')
+@pytest.mark.parametrize(
+    ("arguments", "size"),
+    [
+        ('{"text": "' + "a" * 3_000_000 + '"}', "3,000,012"),
+        ('{"text": "' + "é" * 100_000 + '"}', "600,011"),
+        ('{"text": "a"' + " " * 300_000 + "}", "300,013"),
+    ],
+    ids=["letters", "six bytes each as ASCII JSON", "white space"],
+)
+def test_arguments_over_the_limit_must_not_be_run_nor_carried_whole(
+    arguments: str, size: str
+) -> None:
+    call = _examined(arguments)
 
-    assert call.problem == "the arguments are over 256 KiB"
-    assert len(call.arguments) == 2_000
+    assert call.problem == f"charge_card: the arguments have {size} bytes, over 256 KiB"
+    assert call.arguments == arguments[:2_000]
+
+
+def test_arguments_at_the_limit_may_be_run() -> None:
+    text = "a" * (MAX_ARGUMENTS - len('{"text":""}'))
+
+    assert _examined(f'{{"text":"{text}"}}').problem is None
+    assert _examined(f'{{"text":"{text}a"}}').problem is not None
+
+
+def test_a_problem_names_a_tool_that_only_a_model_could_invent_in_print_and_in_short() -> None:
+    large = ToolCall("call_1", "pay\x00\ud800" + "y" * 3_000_000, f'{{"a": "{"a" * 300_000}"}}')
+
+    (call,) = examine(Completion(calls=[large])).calls
+
+    assert call.problem is not None
+    assert call.problem.startswith("pay??yyy")
+    assert call.problem.endswith("…: the arguments have 300,009 bytes, over 256 KiB")
+    assert len(call.problem) < 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "finish_reason"),
+    [
+        (f'{{"text": "{"a" * 3_000_000}"}}', "tool_calls"),
+        (f'{{"text": "{"a" * 3_000_000}', "tool_calls"),
+        (f'{{"text": "{"é" * 100_000}', "length"),
+        (f'["{"a" * 3_000_000}"]', "tool_calls"),
+    ],
+    ids=["too large", "malformed", "cut off", "no object"],
+)
+def test_what_is_too_large_is_not_kept_in_the_providers_state_either(
+    arguments: str, finish_reason: FinishReason
+) -> None:
+    answer = Completion(
+        calls=[ToolCall("call_1", "look", "{}"), ToolCall("call_2", "charge_card", arguments)],
+        finish_reason=finish_reason,
+        provider_state={"args": arguments},
+    )
+
+    examined = examine(answer)
+
+    assert examined.provider_state is None
+    assert len(to_text(examined)) < 20_000
+
+
+def test_the_providers_state_outlives_what_is_merely_wrong() -> None:
+    # Cut off in the midst of a long argument, as happens: the reasoning before it is needed on.
+    answer = Completion(
+        calls=[ToolCall("call_1", "charge_card", '{"text": "' + "a" * 10_000)],
+        finish_reason="length",
+        provider_state={"signature": "s"},
+    )
+
+    examined = examine(answer)
+
+    assert len(examined.calls[0].arguments) == 2_000
+    assert examined.provider_state == {"signature": "s"}
 
 
 def test_a_cut_off_message_voids_every_call_in_it_whole_looking_ones_too() -> None:
