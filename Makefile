@@ -30,9 +30,10 @@ format: $(VENV)/.installed-all ## Format the code and mend what the linter can.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.installed-all ## Measure the ledger, the run and a recovery.
+bench: $(VENV)/.installed-bench ## Measure the ledger, the run, its history and a recovery.
 	$(BIN)/python bench/ledger.py
 	$(BIN)/python bench/turns.py
+	$(BIN)/python bench/history.py
 	$(BIN)/python bench/recovery.py
 
 soak: $(VENV)/.installed-all ## Run agents for ten minutes while everything fails at random.
@@ -60,3 +61,8 @@ $(VENV)/.installed-all: pyproject.toml | $(VENV)/.created
 	@echo "Installing commitline and the development tools into $(VENV), once (about two minutes)"
 	@$(INSTALL) '.[dev,dev-server,models]'
 	@touch $@ $(VENV)/.installed-demo
+
+$(VENV)/.installed-bench: $(VENV)/.installed-all
+	@echo "Installing what the benches compare with into $(VENV), once"
+	@$(INSTALL) '.[bench]'
+	@touch $@

@@ -1,10 +1,12 @@
-"""What a turn costs: Commitline against a hand-written Temporal workflow.
+"""What a turn costs: Commitline, a hand-written Temporal workflow, the official integration.
 
-Both are runs of one-call turns: ask the model, carry out the call that it makes, ask again.
+All are runs of one-call turns: ask the model, carry out the call that it makes, ask again.
 By hand that is a workflow with two activities per turn, the model's, which is given the whole
 list of messages, and the tool's; nothing is recorded outside history, so a crash between the
-tool's effect and its completion repeats the effect. Commitline's run asks the same questions
-and makes the same calls, and its actions and completions go through the ledger.
+tool's effect and its completion repeats the effect. The official OpenAI Agents integration for
+Temporal has the same two activities and the same gap, and is left out where it is not
+installed. Commitline's run asks the same questions and makes the same calls, and its actions
+and completions go through the ledger.
 
 One process, one Temporal server in memory, one Postgres with fsync on; a worker for each with
 the same options; their runs take turns, so that whatever disturbs the machine disturbs them
@@ -28,11 +30,10 @@ with workflow.unsafe.imports_passed_through():
     import shutil
     import tempfile
     import time
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from contextlib import asynccontextmanager, redirect_stderr
+    from collections.abc import AsyncIterator
+    from contextlib import AsyncExitStack, asynccontextmanager
     from pathlib import Path
     from statistics import median
-    from typing import TextIO
 
     from rich.console import Console
     from rich.table import Table
@@ -41,21 +42,23 @@ with workflow.unsafe.imports_passed_through():
 
     from commitline import Agent, App, Effect, ToolContext, tool
     from commitline.activities.scripted_model import ScriptedModel, call, say
-    from commitline.client import AgentClient
-    from commitline.config import Settings
+    from commitline.bench import official
+    from commitline.bench.harness import (
+        WORKER_OPTIONS,
+        Run,
+        history_bytes,
+        log_to,
+        with_commitline,
+    )
     from commitline.devstack import DevStack
-    from commitline.ledger import ActionLedger, ledger_pool, migrate
-    from commitline.logs import configure_logging
     from commitline.process import leave
-    from commitline.worker import STICKY_SECONDS, app_worker
 
 TARGET: Final = 1.3
+TARGET_OFFICIAL: Final = 1.0
 INSTRUCTIONS: Final = "You charge orders, one at a time, and say when you are done."
 PROMPT: Final = "Charge every open order."
 DONE: Final = "Every open order is charged."
 BY_HAND_QUEUE: Final = "by-hand"
-CACHED_WORKFLOWS: Final = 1000
-SETTINGS: Final = Settings()
 
 
 def order_of(turn: int) -> dict[str, Any]:
@@ -154,31 +157,22 @@ def app_of(turns: int) -> App:
     return App(agents=[agent])
 
 
-Run = Callable[[str], Awaitable[str]]
-"""Start a run with this workflow id and wait for its answer."""
+# In the official integration: the same agent again.
 
 
-@asynccontextmanager
-async def with_commitline(client: Client, database_url: str, *, turns: int) -> AsyncIterator[Run]:
-    """Serve the app, through the ledger, while the body runs."""
-    await migrate(database_url)
-    async with (
-        ledger_pool(database_url, size=SETTINGS.pool_size) as pool,
-        app_worker(
-            app_of(turns),
-            client=client,
-            ledger=ActionLedger(pool),
-            settings=SETTINGS,
-            max_cached_workflows=CACHED_WORKFLOWS,
-        ),
-        AgentClient(client, SETTINGS) as agents,
-    ):
+@activity.defn(name="charge_card")
+async def charge_officially(order_id: str, amount_cents: int) -> dict[str, Any]:
+    """Charge an order."""
+    return receipt_of(order_id)
 
-        async def run(id: str) -> str:
-            started = await agents.start("bench", PROMPT, id=id)
-            return (await started.result()).output
 
-        yield run
+def job_of(turns: int) -> official.Job:
+    """Return the agent with its script."""
+    calls = [order_of(turn) for turn in range(turns)]
+    return official.Job(INSTRUCTIONS, PROMPT, charge_officially, calls, DONE)
+
+
+# What is measured.
 
 
 @asynccontextmanager
@@ -189,10 +183,7 @@ async def by_hand(client: Client, *, turns: int) -> AsyncIterator[Run]:
         task_queue=BY_HAND_QUEUE,
         workflows=[ByHand],
         activities=[ask_model, charge_by_hand],
-        max_cached_workflows=CACHED_WORKFLOWS,
-        max_concurrent_activities=SETTINGS.max_concurrent_activities,
-        graceful_shutdown_timeout=SETTINGS.grace,
-        sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
+        **WORKER_OPTIONS,
     )
     async with worker:
 
@@ -211,83 +202,105 @@ async def milliseconds_per_turn(run: Run, id: str, *, turns: int) -> float:
     return taken * 1000 / turns
 
 
-async def history_bytes(client: Client, id: str) -> int:
-    """Return the size of a run's history, as the server counts it."""
-    described = await client.get_workflow_handle(id).describe()
-    return described.raw_description.workflow_execution_info.history_size_bytes
-
-
 async def measure(stack: DevStack, *, runs: int, turns: int, progress: Console) -> dict[str, Any]:
     """Measure against running servers and return the result as JSON data."""
     client = await Client.connect(stack.temporal_address)
-    times: dict[str, list[float]] = {"by_hand": [], "commitline": []}
-    sizes: dict[str, int] = {}
-    async with (
-        by_hand(client, turns=turns) as hand,
-        with_commitline(client, stack.database_url, turns=turns) as ours,
-    ):
-        kinds = {"by_hand": hand, "commitline": ours}
-        for number in range(runs + 1):
-            # The first pair warms up, and is not counted. Who begins changes each time.
-            names = list(kinds) if number % 2 else list(reversed(kinds))
-            for name in names:
-                run_id = f"{name}-{number}"
-                taken = await milliseconds_per_turn(kinds[name], run_id, turns=turns)
-                told = f"run {number} of {runs}" if number else "warming up"
-                progress.print(f"  {told}, {name}: {taken:.1f} ms a turn")
-                if number:
-                    times[name].append(taken)
-                    sizes[name] = await history_bytes(client, run_id)
+    async with AsyncExitStack() as serving:
+        enter = serving.enter_async_context
+        ours = with_commitline(client, stack.database_url, app_of(turns), PROMPT)
+        kinds = {
+            "by_hand": await enter(by_hand(client, turns=turns)),
+            "commitline": await enter(ours),
+        }
+        if official.INSTALLED:
+            theirs = official.with_official(stack.temporal_address, job_of(turns))
+            kinds["official"] = await enter(theirs)
+        times = await take_turns(kinds, runs=runs, turns=turns, progress=progress)
+        sizes = {name: await history_bytes(client, f"{name}-{runs}") for name in kinds}
     middle = {name: median(taken) for name, taken in times.items()}
     return {
         "ratio": round(middle["commitline"] / middle["by_hand"], 3),
         "target": TARGET,
+        "ratio_official": (
+            round(middle["commitline"] / middle["official"], 3) if "official" in kinds else None
+        ),
+        "target_official": TARGET_OFFICIAL,
         "runs": runs,
         "turns": turns,
+        "official": None,
         **{
             name: {
                 "turn_ms": round(middle[name], 3),
                 "turns_ms": [round(taken, 3) for taken in times[name]],
                 "history_bytes": sizes[name],
             }
-            for name in times
+            for name in kinds
         },
     }
+
+
+async def take_turns(
+    kinds: dict[str, Run], *, runs: int, turns: int, progress: Console
+) -> dict[str, list[float]]:
+    """Run each kind in turn, and return how long each run took, in milliseconds per turn."""
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    names = list(kinds)
+    for number in range(runs + 1):
+        # The first round warms up, and is not counted. Who begins changes each time.
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            taken = await milliseconds_per_turn(kinds[name], f"{name}-{number}", turns=turns)
+            told = f"run {number} of {runs}" if number else "warming up"
+            progress.print(f"  {told}, {name}: {taken:.1f} ms a turn")
+            if number:
+                times[name].append(taken)
+    return times
 
 
 def table_of(result: dict[str, Any]) -> Table:
     """Return the result for people."""
     table = Table(
-        title=f"{result['runs']} runs of {result['turns']} turns (at most {TARGET} times by hand)"
+        title=f"{result['runs']} runs of {result['turns']} turns (at most {TARGET} times by hand)",
+        caption=caption_of(result),
     )
-    table.add_column("kind")
+    table.add_column("kind", no_wrap=True)
     for heading in ("median ms a turn", "fastest", "slowest", "history KB", "ratio"):
         table.add_column(heading, justify="right")
-    for name, told, ratio in (
-        ("by_hand", "Temporal by hand", 1.0),
-        ("commitline", "Commitline", result["ratio"]),
+    for name, told in (
+        ("by_hand", "Temporal by hand"),
+        ("official", "official"),
+        ("commitline", "Commitline"),
     ):
         found = result[name]
+        if found is None:
+            table.add_row(told, "not installed")
+            continue
         table.add_row(
             told,
             f"{found['turn_ms']:.1f}",
             f"{min(found['turns_ms']):.1f}",
             f"{max(found['turns_ms']):.1f}",
             f"{found['history_bytes'] / 1000:.0f}",
-            f"{ratio:.2f}",
+            f"{found['turn_ms'] / result['by_hand']['turn_ms']:.2f}",
         )
     return table
 
 
-def log_to(file: TextIO) -> None:
-    """Log as a worker does in production, one JSON object a line, but not in between."""
-    with redirect_stderr(file):
-        configure_logging()
+def caption_of(result: dict[str, Any]) -> str:
+    """Return how Commitline compares with the official integration, in words."""
+    if result["ratio_official"] is None:
+        return f"official: {official.NAME}"
+    return (
+        f"Commitline takes {result['ratio_official']:.2f} times as long as {official.NAME} "
+        f"(below {TARGET_OFFICIAL})"
+    )
 
 
 def main() -> None:
     """Start the servers, measure, print, and leave nothing behind."""
-    parser = argparse.ArgumentParser(description="What a turn costs, against Temporal by hand.")
+    parser = argparse.ArgumentParser(
+        description="What a turn costs, against Temporal by hand and the official integration."
+    )
     parser.add_argument("--runs", type=int, default=5, help="runs of each kind")
     parser.add_argument("--turns", type=int, default=50, help="turns of each run")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -295,6 +308,12 @@ def main() -> None:
     if given.runs < 1 or given.turns < 1:
         parser.error("--runs and --turns: at least 1")
     progress = Console(stderr=True, highlight=False)
+    if not official.INSTALLED:
+        progress.print(
+            f"Without {official.NAME}, which is not installed: {official.HOW_TO_INSTALL}",
+            markup=False,
+            soft_wrap=True,
+        )
     # Not below a closed folder: under root, Postgres runs as a user of its own.
     data_dir = Path(tempfile.mkdtemp(prefix="commitline-bench-"))
     try:
