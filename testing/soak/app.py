@@ -10,6 +10,7 @@ import json
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -19,15 +20,15 @@ from ... import (
     App,
     Effect,
     NotAttempted,
-    ScriptedModel,
     StillInProgress,
     ToolContext,
     ToolRefused,
     tool,
 )
 from ...activities import Completion, ModelRequest
+from ...activities.conversation import Message
 from ...activities.scripted_model import call, say
-from .plan import Call, plan_of, read_prompt
+from .plan import Call, is_prompt, plan_of, read_prompt
 
 PROVIDER: Final = "SOAK_PROVIDER_URL"
 """The environment's variable."""
@@ -96,19 +97,26 @@ def _send(path: str, body: dict[str, Any] | None = None, key: str | None = None)
         raise
 
 
-def _answer(request: ModelRequest) -> Completion:
-    """Make the calls of the plan, then those that are unknown once more, then say it is done."""
-    turns = plan_of(*read_prompt(request.messages[0].text)).turns
-    turn = sum(message.role == "assistant" for message in request.messages)
-    if turn < len(turns):
-        return call(*turns[turn])
-    again = _unknown(request) if turn == len(turns) else []
-    return call(*again) if again else say("done")
+class PlannedModel:
+    """Does what the plan of the last request says; implements `Model`. Keeps no state."""
+
+    name = "soak"
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Make the calls of the plan, then those that are unknown once more, then say done."""
+        asked = [at for at, one in enumerate(request.messages) if is_prompt(one.text)]
+        last = request.messages[asked[-1] :]
+        turns = plan_of(*read_prompt(last[0].text)).turns
+        turn = sum(message.role == "assistant" for message in last)
+        if turn < len(turns):
+            return call(*turns[turn])
+        again = _unknown(last) if turn == len(turns) else []
+        return call(*again) if again else say(f"done: {last[0].text}")
 
 
-def _unknown(request: ModelRequest) -> list[Call]:
-    made = [found for one in request.messages if one.completion for found in one.completion.calls]
-    told = [result for one in request.messages for result in one.results]
+def _unknown(messages: Sequence[Message]) -> list[Call]:
+    made = [found for one in messages if one.completion for found in one.completion.calls]
+    told = [result for one in messages for result in one.results]
     return [
         (asked.name, json.loads(asked.arguments))
         for asked, result in zip(made, told, strict=True)
@@ -120,7 +128,7 @@ app = App(
     [
         Agent(
             AGENT,
-            model=ScriptedModel("soak", [_answer] * 5),
+            model=PlannedModel(),
             instructions="Do as the plan says.",
             tools=[charge, ship, transfer, mail, look],
             tool_timeout=TOOL_SECONDS,

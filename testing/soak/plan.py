@@ -18,6 +18,14 @@ _CONFLICTING: Final = 0.2
 """How many of those ask for another amount."""
 _STOPPED: Final = 0.25
 _STOPPED_WITHIN_SECONDS: Final = 3.0
+FIRST_SAID: Final = 1_000_000
+"""From this number on it is a request of a conversation."""
+REQUESTS_PER_THREAD: Final = 5
+THREADS_AT_A_TIME: Final = 2
+_AGAIN_WITHIN_SECONDS: Final = 4.0
+_LOST: Final = 0.3
+_LOST_WITHIN_SECONDS: Final = 2.0
+_TERMINATED: Final = 0.6
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,44 @@ def plan_of(seed: int, number: int) -> Plan:
     return Plan(turns, random.uniform(0, _STOPPED_WITHIN_SECONDS) if stopped else None)
 
 
+@dataclass(frozen=True)
+class Saying:
+    """How a request of a conversation is sent, and what becomes of its run."""
+
+    again_after: float | None
+    """When another client sends it too, in seconds after the first; None is never."""
+    lost_after: float | None
+    """When the conversation's run is lost; None is never."""
+    terminated: bool
+    """How: terminated in Temporal, or stopped."""
+
+
+def thread_of(number: int) -> str:
+    """Return the conversation that a request is of."""
+    block, at = divmod(number - FIRST_SAID, THREADS_AT_A_TIME * REQUESTS_PER_THREAD)
+    return f"talk-{block * THREADS_AT_A_TIME + at % THREADS_AT_A_TIME}"
+
+
+def saying_of(seed: int, number: int) -> Saying:
+    """Return how a request is sent."""
+    random = Random(f"{seed}:{number}:said")  # noqa: S311 - to be repeated, not to be secret
+    again = random.choice([None, 0.0, random.uniform(0, _AGAIN_WITHIN_SECONDS)])
+    lost = random.random() < _LOST
+    return Saying(
+        again,
+        random.uniform(0, _LOST_WITHIN_SECONDS) if lost else None,
+        terminated=random.random() < _TERMINATED,
+    )
+
+
 def prompt_of(seed: int, number: int) -> str:
     """Return what a run is asked to do."""
     return f"Do number {number} of the soak {seed}."
+
+
+def is_prompt(text: str) -> bool:
+    """Whether a message asks for something, and is no notice."""
+    return text.startswith("Do number ")
 
 
 def read_prompt(prompt: str) -> tuple[int, int]:

@@ -35,6 +35,7 @@ def report(result: Result) -> RenderableType:
             f"{result.seconds:.0f} s; the last run ended {result.settled_in:.1f} s after the last "
             f"fault; runs: {_listed(result.runs)}."
         ),
+        Text(f"Conversations: {_listed(result.talks)}."),
         _actions(result),
         Text(f"Faults: {_listed(result.faults)}."),
         Text(f"Of the provider: {_listed(result.provider_faults)}."),

@@ -19,31 +19,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from temporalio.client import Client, WorkflowHistory
-from temporalio.common import RawValue
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.service import RPCError
 
-from ...activities.conversation import ToolResult
-from ...activities.run_activities import CALL_MODEL, CallModel
-from ...activities.wire import unpack
+from ...activities.conversation import RunResult
+from ...activities.wire import from_text
 from ...client import AgentClient, RunHandle
 from ...config import Settings
 from ...devstack import DevStack
-from ...errors import CommitlineError
-from ...identity import run_key
-from ...ledger import ActionLedger, migrate
+from ...errors import CommitlineError, LedgerUnavailable, RunFailed, ThreadNotFound
+from ...identity import run_key, thread_workflow
+from ...ledger import ActionLedger, Run, StoredMessage, migrate
 from ..processes import ProviderProcess
 from ..proxy import TcpProxy
 from ..surroundings import own_environment, terminating_as_interrupt
 from . import provider as faulty_provider
 from .app import AGENT, PROVIDER
 from .chaos import Chaos, Workers, faults
-from .plan import plan_of, prompt_of
-from .verdict import Aftermath, RunSeen, Violation
+from .plan import FIRST_SAID, plan_of, prompt_of, saying_of, thread_of
+from .verdict import Aftermath, RunSeen, TalkSeen, Violation
 
 APP: Final = "commitline.testing.soak.app:app"
 WORKERS: Final = 3
-OPEN_RUNS: Final = 8
+OPEN_RUNS: Final = 5
 """Runs at a time."""
+OPEN_REQUESTS: Final = 4
+"""Requests of conversations at a time."""
 SHORTEST_SECONDS: Final = 60.0
 SETTLE_SECONDS: Final = 30.0
 """Of a soak's time, what is left for its end."""
@@ -52,6 +53,7 @@ LIMIT_SECONDS: Final = 150.0
 _FAULTS_OF_PROVIDER: Final = 0.34
 _PROVIDER_DELAY_SECONDS: Final = 0.05
 _MOST_ROWS: Final = 1_000_000
+_SEND_AGAIN_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,9 @@ class Result:
     settled_in: float
     """How long after the last fault the last run ended."""
     runs: Counter[str]
-    """By state."""
+    """By state, those of conversations included."""
+    talks: Counter[str]
+    """What was said: ``requests``, ``sent again``, ``runs lost``, and why senders sent again."""
     actions: Counter[tuple[str, str]]
     """By effect and state."""
     faults: Counter[str]
@@ -82,6 +86,7 @@ class Result:
             "seconds": round(self.seconds, 1),
             "settled_in": round(self.settled_in, 1),
             "runs": dict(sorted(self.runs.items())),
+            "talks": dict(sorted(self.talks.items())),
             "actions": {
                 f"{effect} {state}": count
                 for (effect, state), count in sorted(self.actions.items())
@@ -172,17 +177,26 @@ class _Soak:
         self._provider = provider
         self._told = told
         self._runs: list[asyncio.Future[RunHandle]] = []
+        self._said: list[asyncio.Future[Sequence[RunResult | None]]] = []
+        """What the senders of each request got."""
+        self._talks: Counter[str] = Counter()
         self._stopped: set[str] = set()
+        """Workflow ids."""
 
     async def play(self, *, began: float, seconds: float) -> Result:
         self._temporal = await Client.connect(self._stack.temporal_address)
-        async with AgentClient(self._temporal, self._settings) as client:
+        async with (
+            AgentClient(self._temporal, self._settings) as client,
+            AgentClient(self._temporal, self._settings) as self._other_client,
+        ):
             keeping = asyncio.ensure_future(self._workers.keep())
             try:
                 await self._rage(client, until=began + seconds - SETTLE_SECONDS)
                 calm = time.monotonic()
-                self._told(f"calm; {len(self._runs)} runs were started")
-                await self._settle()
+                self._told(
+                    f"calm; {len(self._runs)} runs were started, {len(self._said)} requests sent"
+                )
+                await self._settle(client)
                 settled_in = time.monotonic() - calm
                 aftermath, faults_of_provider = await self._look_around(client)
             finally:
@@ -192,6 +206,7 @@ class _Soak:
             seconds=time.monotonic() - began,
             settled_in=settled_in,
             runs=Counter(run.state for run in aftermath.runs),
+            talks=self._talks + Counter(requests=len(self._said)),
             actions=Counter((str(one.effect), one.state) for one in aftermath.actions),
             faults=self._chaos.injected,
             provider_faults=faults_of_provider,
@@ -203,12 +218,14 @@ class _Soak:
     async def _rage(self, client: AgentClient, *, until: float) -> None:
         """Start runs and inject faults until this time; the runs that are open then go on."""
         self._provider.behave(faults=_FAULTS_OF_PROVIDER, delay_seconds=_PROVIDER_DELAY_SECONDS)
-        starting = asyncio.ensure_future(self._start_runs(client))
+        starting = asyncio.gather(self._start_runs(client), self._say_things(client))
         try:
             await self._chaos.rage(faults(self._seed, workers=WORKERS), until=until)
         finally:
             self._chaos.mend()
             starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
             self._provider.behave()
 
     async def _start_runs(self, client: AgentClient) -> None:
@@ -233,24 +250,85 @@ class _Soak:
             await _failure_of(handle)
         return handle
 
-    async def _settle(self) -> None:
-        """Wait until every run has ended, or never will."""
-        _, pending = await asyncio.wait(self._runs, timeout=LIMIT_SECONDS)
-        for run in pending:
-            run.cancel()
-        for ended in await asyncio.gather(*self._runs, return_exceptions=True):
+    async def _say_things(self, client: AgentClient) -> None:
+        """Send requests to conversations without end, so many at a time."""
+        places = asyncio.Semaphore(OPEN_REQUESTS)
+        while True:
+            await places.acquire()
+            said = asyncio.ensure_future(self._say(client, FIRST_SAID + len(self._said)))
+            said.add_done_callback(lambda _: places.release())
+            self._said.append(said)
+
+    async def _say(self, client: AgentClient, number: int) -> Sequence[RunResult | None]:
+        """Send a request, by one client or by two, and lose the run if its plan says so."""
+        how = saying_of(self._seed, number)
+        senders = [self._send(client, number, after=0)]
+        if how.again_after is not None:
+            self._talks["sent again"] += 1
+            senders.append(self._send(self._other_client, number, after=how.again_after))
+        sending = asyncio.gather(*senders)
+        if how.lost_after is not None:
+            await asyncio.wait([sending], timeout=how.lost_after)
+            if not sending.done():
+                await self._lose_run(client, thread_of(number), terminated=how.terminated)
+        return await sending
+
+    async def _send(self, client: AgentClient, number: int, *, after: float) -> RunResult:
+        """Send a request until it is answered; only an answer that was lost is asked for again."""
+        await asyncio.sleep(after)
+        while True:
+            try:
+                return await client.send(
+                    thread_of(number),
+                    prompt_of(self._seed, number),
+                    agent=AGENT,
+                    request_id=str(number),
+                )
+            except (RunFailed, LedgerUnavailable) as err:
+                self._talks[f"answers lost: {type(err).__name__}"] += 1
+                await asyncio.sleep(_SEND_AGAIN_SECONDS)
+
+    async def _lose_run(self, client: AgentClient, thread: str, *, terminated: bool) -> None:
+        """End the run under way so that it cannot answer; what it did stands."""
+        self._stopped.add(thread_workflow(thread))
+        self._talks["runs lost"] += 1
+        with suppress(CommitlineError, RPCError):  # there is none, or the ledger is away
+            if terminated:
+                await self._temporal.get_workflow_handle(thread_workflow(thread)).terminate()
+            else:
+                await client.thread(thread).run.stop(reason="the soak's plan", wait_seconds=0)
+
+    async def _settle(self, client: AgentClient) -> None:
+        """Wait until every run has ended, and every request is answered, or never will be."""
+        under_way: list[asyncio.Future[Any]] = [*self._runs, *self._said]
+        _, pending = await asyncio.wait(under_way, timeout=LIMIT_SECONDS)
+        for one in pending:
+            one.cancel()
+        for ended in await asyncio.gather(*under_way, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
+        for thread in self._threads():
+            with suppress(CommitlineError, TimeoutError):
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    await client.thread(thread).run.result()
         await asyncio.sleep(2 * faulty_provider.LATE_SECONDS)
+
+    def _threads(self) -> list[str]:
+        return list(dict.fromkeys(thread_of(FIRST_SAID + at) for at in range(len(self._said))))
 
     async def _look_around(self, client: AgentClient) -> tuple[Aftermath, Counter[str]]:
         ledger = await client.ledger()
         runs = []
         for number in range(len(self._runs)):
             runs.append(await self._see(client.run(_run_id(number)), ledger))
+        talks = []
+        for thread in self._threads():
+            talks.append(await self._see_talk(thread, ledger))
+            for run in await ledger.list_runs(workflow_id=thread_workflow(thread)):
+                runs.append(await self._see_talking(run))
         stats = await asyncio.to_thread(self._provider.stats)
         actions = await ledger.list(limit=_MOST_ROWS)
-        return Aftermath(runs, actions, stats["sent"]), Counter(stats["faults"])
+        return Aftermath(runs, actions, stats["sent"], talks), Counter(stats["faults"])
 
     async def _see(self, handle: RunHandle, ledger: ActionLedger) -> RunSeen:
         described = await handle.describe()
@@ -265,7 +343,49 @@ class _Soak:
             failure=await _failure_of(handle) if state == "failed" else "",
             ledger_state="none" if found is None else found.state,
             stopped=handle.id in self._stopped,
-            told=_told(await self._temporal.get_workflow_handle(handle.id).fetch_history()),
+            stored=await _stored(ledger, key),
+        )
+
+    async def _see_talking(self, run: Run) -> RunSeen:
+        """See a run of a conversation: one of several of its workflow id."""
+        execution = run.run_key.rpartition("/")[2]
+        handle = self._temporal.get_workflow_handle(run.workflow_id, run_id=execution)
+        described = await handle.describe()
+        state = "unknown" if described.status is None else described.status.name.lower()
+        failure = ""
+        if state == "failed":
+            try:
+                await handle.result()
+            except WorkflowFailureError as err:
+                failure = str(err.cause)
+        return RunSeen(
+            id=run.run_key,
+            run_key=run.run_key,
+            state=state,
+            failure=failure,
+            ledger_state=run.state,
+            stopped=run.workflow_id in self._stopped,
+            stored=(),
+        )
+
+    async def _see_talk(self, thread: str, ledger: ActionLedger) -> TalkSeen:
+        found = await ledger.threads.get(thread)
+        replies: dict[str, Sequence[RunResult | None]] = {}
+        kept: dict[str, RunResult | None] = {}
+        for at, said in enumerate(self._said):
+            number = FIRST_SAID + at
+            if thread_of(number) != thread:
+                continue
+            replies[str(number)] = [None] if said.cancelled() else said.result()
+            request = await ledger.threads.request(thread, str(number))
+            reply = None if request is None else request.reply
+            kept[str(number)] = None if reply is None else from_text(RunResult, reply)
+        return TalkSeen(
+            id=f"thread {thread}",
+            version=0 if found is None else found.version,
+            stored=await _stored(ledger, thread),
+            replies=replies,
+            kept=kept,
         )
 
 
@@ -278,15 +398,12 @@ async def _failure_of(handle: RunHandle) -> str:
     return ""
 
 
-def _told(history: WorkflowHistory) -> Sequence[ToolResult]:
-    """Return what the model was shown last of the calls that it had made."""
-    asked = [
-        event.activity_task_scheduled_event_attributes.input.payloads[0]
-        for event in history.events
-        if event.activity_task_scheduled_event_attributes.activity_type.name == CALL_MODEL
-    ]
-    messages = unpack(CallModel, RawValue(asked[-1])).messages if asked else []
-    return [result for message in messages for result in message.results]
+async def _stored(ledger: ActionLedger, thread: str) -> Sequence[StoredMessage]:
+    """Return a conversation; empty if it never began."""
+    try:
+        return await ledger.threads.messages(thread)
+    except ThreadNotFound:
+        return ()
 
 
 def _events(logs: Sequence[Path]) -> Counter[str]:

@@ -10,7 +10,9 @@
     anything else                   is a violation whatever happened
 
 No business fact happens twice, no effect is without a row, no key is sent with two bodies,
-every run has ended, and what its model was told is what its rows say.
+every run has ended, and what its model was told is what its rows say. Each request of a
+conversation has one reply, which all of its senders got, and every conversation is whole
+(see `conversations`).
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
-from ...activities.conversation import ToolResult
+from ...activities.conversation import Message, RunResult, ToolResult
+from ...activities.wire import from_text
 from ...canonical import parse
 from ...identity import Position, RunKey, action_key
-from ...ledger import Action
+from ...ledger import Action, StoredMessage
+from .conversations import malformed
 
 READ: Final = "look"
 """The tool that has no rows."""
@@ -42,8 +47,21 @@ class RunSeen:
     """Why, if it failed."""
     ledger_state: str
     stopped: bool
-    told: Sequence[ToolResult]
-    """What the model was shown last of its calls."""
+    stored: Sequence[StoredMessage]
+    """Its conversation; empty where that is a named one."""
+
+
+@dataclass(frozen=True)
+class TalkSeen:
+    """A named conversation at the end."""
+
+    id: str
+    version: int
+    stored: Sequence[StoredMessage]
+    replies: Mapping[str, Sequence[RunResult | None]]
+    """What the senders of each request got; None is nothing at all."""
+    kept: Mapping[str, RunResult | None]
+    """The reply that the ledger has for it."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +84,7 @@ class Aftermath:
         runs: All of them.
         actions: Every row of the ledger.
         requests: What reached the provider, in order: ``kind``, ``key``, ``body``, ``effect``.
+        talks: The named conversations; their runs are among the runs.
     """
 
     def __init__(
@@ -73,10 +92,12 @@ class Aftermath:
         runs: Sequence[RunSeen],
         actions: Sequence[Action],
         requests: Sequence[Mapping[str, Any]],
+        talks: Sequence[TalkSeen] = (),
     ) -> None:
         self.runs = runs
         self.actions = actions
         self.requests = requests
+        self.talks = talks
         self._runs = {run.run_key: run for run in runs}
         self._rows = {action.key: action for action in actions}
         self._effects: Counter[str] = Counter()
@@ -97,14 +118,16 @@ class Aftermath:
             *(found for action in self.actions for found in self._of_row(action)),
             *self._of_effects(),
             *(found for run in self.runs for found in self._of_told(run)),
+            *(found for talk in self.talks for found in self._of_told(talk)),
+            *(found for talk in self.talks for found in _of_talk(talk)),
         ]
 
     def _of_runs(self) -> Iterator[Violation]:
         for run in self.runs:
-            good = {"completed", "canceled"} if run.stopped else {"completed"}
+            good = {"completed", "canceled", "terminated"} if run.stopped else {"completed"}
             if run.state not in good:
                 yield Violation(run.id, "", f"the run is {run.state}: {run.failure}")
-            known = {"ended", "stopping", "none"} if run.stopped else {"ended"}
+            known = {"ended", "stopping", "none", "running"} if run.stopped else {"ended"}
             if run.ledger_state not in known:
                 yield Violation(run.id, "", f"the ledger has the run as {run.ledger_state}")
 
@@ -133,12 +156,32 @@ class Aftermath:
             if len(sent) > 1:
                 yield Violation("all runs", "", f"{key} was sent with several bodies: {sent}")
 
-    def _of_told(self, run: RunSeen) -> Iterator[Violation]:
-        for result in run.told:
-            key = action_key(run.run_key, Position(result.position))
-            text = _wrong_telling(result, self._rows.get(key))
-            if text is not None:
-                yield Violation(run.id, key, text)
+    def _of_told(self, seen: RunSeen | TalkSeen) -> Iterator[Violation]:
+        torn = isinstance(seen, RunSeen) and seen.stopped
+        for text in malformed(seen.stored, torn=torn):
+            yield Violation(seen.id, "", text)
+        for asked, told in pairwise(seen.stored):
+            # Another run may tell the results; the calls are those of the run that made them.
+            for result in from_text(Message, told.message).results:
+                key = action_key(asked.run_key, Position(result.position))
+                wrong = _wrong_telling(result, self._rows.get(key))
+                if wrong is not None:
+                    yield Violation(seen.id, key, wrong)
+
+
+def _of_talk(talk: TalkSeen) -> Iterator[Violation]:
+    last = talk.stored[-1].version if talk.stored else 0
+    if last != talk.version:
+        yield Violation(talk.id, "", f"is at version {talk.version}, and ends with {last}")
+    there = {one.request_id for one in talk.stored}
+    for request, replies in talk.replies.items():
+        if request not in there:
+            yield Violation(talk.id, "", f"the request {request} is not there")
+        kept = talk.kept[request]
+        if kept is None or any(reply != kept for reply in replies):
+            yield Violation(
+                talk.id, "", f"the request {request} was answered {replies}, on record is {kept}"
+            )
 
 
 def _wrong_row(action: Action, *, stopped: bool) -> str | None:

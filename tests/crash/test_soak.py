@@ -1,10 +1,20 @@
 """Two minutes of runs while workers, Postgres, the ways to it and the provider fail at random."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Final
 
 import pytest
 
+from commitline.activities.conversation import Completion, Message, RunResult, ToolResult
+from commitline.activities.scripted_model import call, say
+from commitline.activities.wire import to_text
+from commitline.identity import RunKey
+from commitline.ledger import StoredMessage
+from commitline.testing.soak.conversations import malformed
 from commitline.testing.soak.stage import Result, run_soak
+from commitline.testing.soak.verdict import Aftermath, TalkSeen
 
 SECONDS: Final = 120
 """All in all, the calm at the end included."""
@@ -30,3 +40,81 @@ def test_enough_has_failed_for_them_to_disagree(soaked: Result) -> None:
     assert sum(soaked.provider_faults.values()) >= 50
     assert soaked.events["ledger.action_taken_over"] >= 5
     assert soaked.actions["at_most_once", "unknown"] >= 1
+    assert soaked.talks["requests"] >= 12
+    assert soaked.talks["sent again"] >= 6
+    assert soaked.talks["runs lost"] >= 3
+    assert soaked.events["thread.repaired"] >= 1
+
+
+# --- what the verdict finds
+
+
+def _stored(version: int, ordinal: int, message: Message, request: str | None) -> StoredMessage:
+    step = version - 1
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    key = RunKey("thread:talk/1")
+    return StoredMessage(
+        version, ordinal, message.role, to_text(message), key, step, 0, request, at
+    )
+
+
+def _said(completion: Completion) -> Message:
+    return Message.assistant(completion)
+
+
+_LOOK: Final = call(("look", {}), ("look", {}), ids=["a", "b"])
+_TOLD: Final = [ToolResult(f"0.{at}", "ab"[at], "look", "ok", "1") for at in range(2)]
+_GOOD: Final = [
+    _stored(1, 0, Message.user("Look."), "r1"),
+    _stored(1, 1, _said(_LOOK), None),
+    _stored(2, 0, Message.tool(_TOLD), None),
+    _stored(2, 1, _said(say("done")), None),
+]
+_BAD: Final = {
+    "no result": [*_GOOD[:2], replace(_GOOD[3], ordinal=0)],
+    "one result only": [*_GOOD[:2], _stored(2, 0, Message.tool(_TOLD[:1]), None), _GOOD[3]],
+    "another order": [*_GOOD[:2], _stored(2, 0, Message.tool(_TOLD[::-1]), None), _GOOD[3]],
+    "results without calls": [*_GOOD, _stored(3, 0, Message.tool(_TOLD), None)],
+    "no results at the end": _GOOD[:2],
+    "a hole between versions": [*_GOOD[:2], *(replace(one, version=3) for one in _GOOD[2:])],
+    "a hole in a version": [*_GOOD[:3], replace(_GOOD[3], ordinal=2)],
+    "no beginning": _GOOD[2:],
+    "a turn twice": [*_GOOD, replace(_GOOD[3], version=3, ordinal=0)],
+    "a request twice": [*_GOOD, _stored(3, 0, Message.user("Look."), "r1")],
+}
+
+
+@pytest.mark.parametrize("stored", [[], _GOOD])
+def test_a_conversation_that_is_whole_is_called_so(stored: Sequence[StoredMessage]) -> None:
+    assert malformed(stored) == []
+
+
+@pytest.mark.parametrize("stored", _BAD.values(), ids=_BAD)
+def test_what_a_conversation_must_not_be_is_called_wrong(stored: Sequence[StoredMessage]) -> None:
+    assert malformed(stored)
+
+
+def test_calls_without_results_at_the_end_of_a_lost_run_are_no_fault() -> None:
+    assert malformed(_GOOD[:2], torn=True) == []
+
+
+_REPLY: Final = RunResult("done", 2)
+_TALK: Final = TalkSeen("talk", 2, _GOOD, {"r1": [_REPLY, _REPLY]}, {"r1": _REPLY})
+
+
+@pytest.mark.parametrize(
+    ("talk", "text"),
+    [
+        (replace(_TALK, replies={"r1": [_REPLY, RunResult("no", 2)]}), "was answered"),
+        (replace(_TALK, replies={"r1": [None]}, kept={"r1": None}), "was answered"),
+        (replace(_TALK, kept={"r1": RunResult("no", 2)}), "was answered"),
+        (replace(_TALK, replies={"r2": [_REPLY]}, kept={"r2": _REPLY}), "is not there"),
+        (replace(_TALK, version=3), "is at version 3"),
+        (replace(_TALK, stored=[*_GOOD[:2], replace(_GOOD[3], ordinal=0)]), "have the results"),
+    ],
+)
+def test_what_must_not_become_of_a_request_is_called_wrong(talk: TalkSeen, text: str) -> None:
+    found = [str(one) for one in Aftermath([], [], [], [talk]).violations()]
+
+    assert Aftermath([], [], [], [_TALK]).violations() == []
+    assert any(text in one for one in found)
