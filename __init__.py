@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .client import AgentClient, RunHandle, RunStatus
     from .errors import CommitlineError, NotAttempted, StillInProgress, ToolRefused
     from .ledger import Action, ActionLedger, Effect
+    from .thread_client import ThreadHandle, ThreadMessage
     from .workflows import RunResult
 
 __all__ = [
@@ -41,6 +42,8 @@ __all__ = [
     "RunStatus",
     "ScriptedModel",
     "StillInProgress",
+    "ThreadHandle",
+    "ThreadMessage",
     "Tool",
     "ToolContext",
     "ToolRefused",
@@ -62,6 +65,7 @@ _HOMES = {
     ".client": ("AgentClient", "RunHandle", "RunStatus"),
     ".errors": ("CommitlineError", "NotAttempted", "StillInProgress", "ToolRefused"),
     ".ledger": ("Action", "ActionLedger", "Effect"),
+    ".thread_client": ("ThreadHandle", "ThreadMessage"),
     ".workflows": ("RunResult",),
 }
 

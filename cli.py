@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -22,7 +23,9 @@ from .process import leave
 if TYPE_CHECKING:
     from .client import AgentClient, RunStatus
     from .ledger import Action, ActionLedger
+    from .resetting import Reset
     from .testing.demo import Result
+    from .workflows import RunResult
 
 _HELP = """
 AI agents on Temporal whose side effects survive a crash.
@@ -47,6 +50,18 @@ actions = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(actions, name="actions", rich_help_panel="Operate")
+runs = typer.Typer(
+    help="List the newest runs, or take one back to an earlier turn.",
+    invoke_without_command=True,
+    rich_markup_mode="markdown",
+)
+app.add_typer(runs, name="runs", rich_help_panel="Operate")
+threads = typer.Typer(
+    help="Talk to agents in conversations; list, show or delete one.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.add_typer(threads, name="threads", rich_help_panel="Operate")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -249,13 +264,18 @@ def stop(
     raise typer.Exit(int(status.state == "stopping"))
 
 
-@app.command(rich_help_panel="Operate")
-def runs(
-    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20, json: AsJson = False
+@runs.callback()
+def list_runs(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    json: AsJson = False,
 ) -> None:
-    """List the newest runs with their state."""
+    """List the newest runs with their state, or take one back to an earlier turn."""
     from . import printing
     from .operating import newest_runs
+
+    if context.invoked_subcommand is not None:
+        return None
 
     async def work() -> list[dict[str, Any]]:
         async with await _connect() as client:
@@ -265,6 +285,115 @@ def runs(
     if json:
         return printing.data(found)
     return printing.listing(printing.runs(found), found, nothing="No runs yet.")
+
+
+@runs.command("reset")
+def reset_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    to_step: Annotated[
+        int, typer.Option(min=0, metavar="N", help="The model turn, as in positions; 0 is first.")
+    ],
+    fork: Annotated[
+        bool, typer.Option("--fork", help="Ask the model anew from there, told what took effect.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why, for people; kept in history.")] = "",
+    json: AsJson = False,
+) -> None:
+    """Take a run back to just before a model turn, and let it go on from there.
+
+    Its plan is replayed: what the model said is read back without asking it, and what is done
+    is not done again. With --fork it goes another way instead; what is done stands.
+    """
+    from . import printing
+
+    async def work() -> Reset:
+        async with await _connect() as client:
+            return await client.run(run).reset(
+                to_step=to_step, fork=fork, reason=reason or f"by {_user()}"
+            )
+
+    done = asyncio.run(work())
+    if json:
+        return printing.data(printing.reset_data(done))
+    return printing.reset(done, fork=fork)
+
+
+@threads.command("list")
+def list_threads(
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20, json: AsJson = False
+) -> None:
+    """List the newest conversations."""
+    from . import operating, printing
+
+    found = asyncio.run(operating.with_ledger(lambda ledger: ledger.threads.list(limit=limit)))
+    if json:
+        return printing.data([vars(thread) | {"messages": count} for thread, count in found])
+    return printing.listing(
+        printing.threads(found),
+        found,
+        nothing="No conversations yet.",
+        then="What was said: commitline threads show ID",
+    )
+
+
+@threads.command("show")
+def show_thread(
+    thread: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a run's.")],
+    json: AsJson = False,
+) -> None:
+    """Show what was said in a conversation."""
+    from . import operating, printing
+
+    found = asyncio.run(operating.with_ledger(lambda one: operating.conversation(one, thread)))
+    if json:
+        return printing.data([asdict(one) for one in found])
+    for one in found:
+        printing.message(one)
+    return None
+
+
+@threads.command("send")
+def send(
+    thread: Annotated[str, typer.Argument(metavar="ID", help="Its id; chosen by you.")],
+    text: Annotated[str, typer.Argument(help="What to say.")],
+    agent: Annotated[
+        str | None, typer.Option(help="Who answers; needed to begin a conversation.")
+    ] = None,
+    request_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Sent twice under one id, it counts once.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Say something in a conversation, wait for the answer and print it."""
+    from . import printing
+
+    async def work() -> RunResult:
+        async with await _connect() as client:
+            with printing.ERR.status(f"{thread}: waiting for the answer"):
+                return await client.send(thread, text, agent=agent, request_id=request_id)
+
+    result = asyncio.run(work())
+    if json:
+        return printing.data(asdict(result))
+    return printing.OUT.print(printing.text(result.output), soft_wrap=True)
+
+
+@threads.command("delete")
+def delete_thread(
+    thread: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a run's.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete what was said in a conversation, for good. What was done stays on record."""
+    from . import operating
+
+    if not yes:
+        typer.confirm(f"Delete the conversation {thread}? It cannot be undone", abort=True)
+
+    async def work(ledger: ActionLedger) -> None:
+        await ledger.threads.delete(await operating.thread_id(ledger, thread))
+
+    asyncio.run(operating.with_ledger(work))
+    print(f"{thread}: deleted")
 
 
 @app.command(rich_help_panel="Operate")
@@ -328,10 +457,13 @@ def show_action(
     key: Annotated[str, typer.Argument(help="RUN:AT as listed, or the whole action key.")],
     json: AsJson = False,
 ) -> None:
-    """Show everything about one action."""
+    """Show everything about one action; of a read, the result that was too large to travel."""
     from . import operating, printing
+    from .ledger import Action
 
-    found = asyncio.run(operating.with_ledger(lambda ledger: operating.find_action(ledger, key)))
+    found = asyncio.run(operating.with_ledger(lambda ledger: operating.find_record(ledger, key)))
+    if not isinstance(found, Action):
+        return printing.data(found)
     if json:
         return printing.data(printing.action_data(found))
     return printing.OUT.print(printing.action(found))

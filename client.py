@@ -24,26 +24,26 @@ from temporalio.client import (
 )
 from temporalio.common import RawValue, RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import (
-    ApplicationError,
-    CancelledError,
-    TerminatedError,
     WorkflowAlreadyStartedError,
-)
-from temporalio.exceptions import (
-    TimeoutError as TimedOutError,
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from . import errors
 from .activities.limits import UNSET, RunLimits
-from .activities.wire import pack, unpack
+from .activities.wire import from_text, pack, unpack
 from .canonical import scrub
 from .config import Settings, connect_temporal
-from .errors import CommitlineError, ConfigurationError, RunFailed, RunInputConflict, RunNotFound
-from .identity import RunKey, check_workflow_id, run_key
-from .ledger import Action, ActionLedger, ledger_pool
+from .errors import (
+    InvalidRunId,
+    RunInputConflict,
+    ThreadBusy,
+)
+from .identity import THREAD_PREFIX, RunKey, check_workflow_id, run_key, thread_workflow
+from .ledger import Action, ActionLedger, Request, ledger_pool
 from .ledger.pool import Pool
-from .workflows.agent_run import AGENT_RUN, RunInput, RunResult
+from .resetting import Reset, reset_run
+from .temporal_errors import ended_badly, refused
+from .thread_client import ThreadHandle
+from .workflows import AGENT_RUN, RunInput, RunResult
 from .workflows.progress import Progress
 
 MEMO_INPUT: Final = "commitline_input"
@@ -81,9 +81,16 @@ class RunStatus:
 class RunHandle:
     """One run. Made by `AgentClient.start` and `AgentClient.run`."""
 
-    def __init__(self, client: AgentClient, workflow: WorkflowHandle[Any, Any]) -> None:
+    def __init__(
+        self,
+        client: AgentClient,
+        workflow: WorkflowHandle[Any, Any],
+        *,
+        request: Request | None = None,
+    ) -> None:
         self._client = client
         self._workflow = workflow
+        self._request = request
 
     @property
     def id(self) -> str:
@@ -93,17 +100,32 @@ class RunHandle:
     async def result(self) -> RunResult:
         """Wait for the run's end and return its answer. Safe to repeat.
 
+        Of a run that was started on a thread it is the answer to what it was started with,
+        whatever else the run was asked meanwhile.
+
         Raises:
             RunError: It ended without an answer; by kind and code.
             LedgerError: It was refused by the ledger (`PlanDivergence`, …).
             RunNotFound: No run has this id.
         """
         try:
-            return unpack(RunResult, await self._workflow.result())
+            result = unpack(RunResult, await self._workflow.result())
         except WorkflowFailureError as err:
-            raise _ended_badly(self.id, err.cause) from err
+            replied = await self._replied()
+            if replied is None:
+                raise ended_badly(self.id, err.cause) from err
+            return replied
         except RPCError as err:
-            raise _refused(self.id, err) from err
+            raise refused(self.id, err) from err
+        return await self._replied() or result
+
+    async def _replied(self) -> RunResult | None:
+        """Return the reply to the request that the run was started for, if there is one."""
+        if self._request is None:
+            return None
+        threads = (await self._client.ledger()).threads
+        found = await threads.request(self._request.thread_id, self._request.request_id)
+        return None if found is None or found.reply is None else from_text(RunResult, found.reply)
 
     async def stop(self, *, reason: str = "", wait_seconds: float = STOP_SECONDS) -> RunStatus:
         """Stop the run for good, and wait until its tools have really ended.
@@ -143,7 +165,7 @@ class RunHandle:
             await self._workflow.cancel(reason=scrub(reason, limit=1_000))
         except RPCError as err:
             if err.status is not RPCStatusCode.NOT_FOUND:  # it has just ended
-                raise _refused(self.id, err) from err
+                raise refused(self.id, err) from err
         await self._ended_within(wait_seconds)
         return await self.status()
 
@@ -154,7 +176,44 @@ class RunHandle:
         except (TimeoutError, WorkflowFailureError):
             pass  # how it ended, or that it has not, is seen by who asks next
         except RPCError as err:
-            raise _refused(self.id, err) from err
+            raise refused(self.id, err) from err
+
+    async def reset(self, *, to_step: int, fork: bool = False, reason: str = "") -> Reset:
+        """Take the run back to just before a model turn, and let it go on from there.
+
+        Without ``fork`` its plan is replayed: what the model said is read back, and a call that
+        is done returns what it returned. With ``fork`` the model is asked anew from that turn
+        on, and told what already took effect; what it had said from there on is taken back.
+
+        Args:
+            to_step: The model turn, as in positions: 0 is the first.
+            fork: Whether to go another way.
+            reason: For people; kept in history.
+
+        Raises:
+            RunNotFound: No run has this id, in Temporal or in the ledger.
+            ResetRefused: It was stopped for good, or has no such turn.
+            StaleThread: Another run has written its conversation since.
+        """
+        described = await self.describe()
+        return await reset_run(
+            self._client.temporal,
+            await self._client.ledger(),
+            _run_key_of(described),
+            step=to_step,
+            fork=fork,
+            reason=reason or "no reason given",
+        )
+
+    async def thread(self) -> ThreadHandle:
+        """Return the run's conversation.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        if self.id.startswith(THREAD_PREFIX):
+            return self._client.thread(self.id.removeprefix(THREAD_PREFIX))
+        return self._client.thread(_run_key_of(await self.describe()))
 
     async def status(self) -> RunStatus:
         """Return where the run is. Safe to repeat.
@@ -190,7 +249,7 @@ class RunHandle:
         try:
             return await self._workflow.describe()
         except RPCError as err:
-            raise _refused(self.id, err) from err
+            raise refused(self.id, err) from err
 
     async def _progress(self) -> Progress | None:
         # A query needs a worker: without one it would wait for its time-out.
@@ -245,7 +304,9 @@ class AgentClient:
         agent: str,
         prompt: str,
         *,
-        id: str,
+        id: str | None = None,
+        thread: str | None = None,
+        request_id: str | None = None,
         retry_policy: RetryPolicy | None = None,
         tool_timeout: Any = UNSET,
         node_timeout: Any = UNSET,
@@ -259,7 +320,10 @@ class AgentClient:
             agent: An agent's name in the worker's app.
             prompt: What it is asked to do.
             id: The workflow id: choose it from your domain, so that a lost reply can be
-                answered by starting again.
+                answered by starting again. Either this or ``thread``.
+            thread: A conversation to go on with, or to begin: the run is the workflow
+                ``thread:<thread>``, one at a time.
+            request_id: With ``thread``: makes the start safe to repeat. By default a new one.
             retry_policy: Of the workflow. A retry is the same run: what was done stays done.
             tool_timeout: Seconds, or a ``timedelta``, for one attempt of a tool that sets none
                 itself; None, zero and less are no limit, here and below. By default the agent's.
@@ -271,6 +335,9 @@ class AgentClient:
         Raises:
             InvalidRunId: The id cannot be a run's.
             RunInputConflict: A run with this id was started with other input.
+            ThreadBusy: The conversation has another run under way.
+            ThreadDeleted: The conversation was deleted.
+            RequestConflict: The request's id was used for another text.
             RunFailed: Temporal refuses it (a prompt over its payload limit).
             ConfigurationError: No server answers, or the namespace is missing.
         """
@@ -281,31 +348,84 @@ class AgentClient:
             run_deadline=run_deadline,
             tool_timeouts=tool_timeouts or {},
         )
-        given = RunInput(agent=agent, prompt=prompt, limits=RunLimits(**limits.given))
-        check_workflow_id(id)
+        kept = RunLimits(**limits.given)
+        if thread is not None and id is None:
+            received = await self.thread(thread).receive(prompt, agent=agent, request_id=request_id)
+            given = RunInput(
+                agent=agent, limits=kept, thread_id=thread, request_id=received.request_id
+            )
+            return await self._start_on_thread(given, received, prompt, retry_policy)
+        if id is None or thread is not None or request_id is not None:
+            raise InvalidRunId("a run needs either an id, or a thread and perhaps a request_id")
+        given = RunInput(agent=agent, prompt=prompt, limits=kept)
+        if check_workflow_id(id).startswith(THREAD_PREFIX):
+            raise InvalidRunId(f"{id!r} is the run of a conversation: start it with thread=")
         try:
             await self.temporal.start_workflow(
-                AGENT_RUN,
-                pack(given),
-                id=id,
-                task_queue=self._settings.task_queue,
-                result_type=RawValue,
+                **self.start_options(given, id=id, told=prompt),
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 retry_policy=retry_policy,
-                task_timeout=_TASK_TIMEOUT,
-                memo={MEMO_INPUT: given.digest},
-                static_summary=scrub(f"{agent}: {prompt}", limit=150),
             )
         except WorkflowAlreadyStartedError:
             pass  # it has ended: whether it was this very run is seen below
         except RPCError as err:
-            raise _refused(id, err) from err
+            raise refused(id, err) from err
         handle = RunHandle(self, self._workflow(id))
-        described = await handle.describe()
-        if await described.memo_value(MEMO_INPUT, None, type_hint=str) != given.digest:
+        if await _digest_of(await handle.describe()) != given.digest:
             raise RunInputConflict(f"the run {id!r} exists and was started with other input")
         return handle
+
+    async def _start_on_thread(
+        self, given: RunInput, request: Request, prompt: str, retry_policy: RetryPolicy | None
+    ) -> RunHandle:
+        assert given.thread_id is not None, "asked before"
+        workflow_id = thread_workflow(given.thread_id)
+        handle = RunHandle(self, self._workflow(workflow_id), request=request)
+        try:
+            await self.temporal.start_workflow(
+                **self.start_options(given, id=workflow_id, told=prompt),
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                retry_policy=retry_policy,
+            )
+        except WorkflowAlreadyStartedError as err:
+            if await _digest_of(await handle.describe()) != given.digest:
+                raise ThreadBusy(f"the thread {given.thread_id!r} has a run under way") from err
+        except RPCError as err:
+            raise refused(workflow_id, err) from err
+        return handle
+
+    async def send(
+        self, thread: str, text: str, *, agent: str | None = None, request_id: str | None = None
+    ) -> RunResult:
+        """Say something in a conversation, and wait for the answer.
+
+        Starts a run of the conversation, or joins the one under way, which answers its requests
+        one after the other. Safe to repeat with the same ``request_id``, at any time: it counts
+        once, and has one reply. Without one it is a new request every time.
+
+        Args:
+            thread: The conversation's id.
+            text: What is said; 256 KiB at most.
+            agent: Who answers; a run under way of another agent is waited for. By default
+                whoever is at it, else the agent that began the conversation; to begin one,
+                name it.
+            request_id: The caller's, unique within the conversation.
+
+        Raises:
+            ThreadNotFound: No such conversation, and no agent was named.
+            ThreadDeleted: It was deleted.
+            RequestConflict: The request's id was used for another text.
+            ConversationTooLarge: The text is too large.
+            RunError: The run ended without an answer. Sent again, it goes on from where it
+                stands: what was done is not done again.
+            StaleThread: The same, because another run came between.
+        """
+        return await self.thread(thread).send(text, agent=agent, request_id=request_id)
+
+    def thread(self, id: str) -> ThreadHandle:
+        """Return the handle of a conversation, without asking whether it exists."""
+        return ThreadHandle(self, id)
 
     def run(self, id: str) -> RunHandle:
         """Return the handle of a run by its workflow id, without asking whether it exists."""
@@ -324,8 +444,26 @@ class AgentClient:
         await self._pool.open()  # nothing, if it is open
         return ActionLedger(self._pool, statement_seconds=self._settings.statement_seconds)
 
+    def start_options(self, given: RunInput, *, id: str, told: str) -> dict[str, Any]:
+        """Return what every start of a run says to Temporal; for this package's own use."""
+        return {
+            "workflow": AGENT_RUN,
+            "arg": pack(given),
+            "id": id,
+            "task_queue": self._settings.task_queue,
+            "result_type": RawValue,
+            "task_timeout": _TASK_TIMEOUT,
+            "memo": {MEMO_INPUT: given.digest},
+            "static_summary": scrub(f"{given.agent}: {told}", limit=150),
+        }
+
     def _workflow(self, id: str) -> WorkflowHandle[Any, Any]:
         return self.temporal.get_workflow_handle(id, result_type=RawValue)
+
+
+async def _digest_of(described: WorkflowExecutionDescription) -> str | None:
+    """Return what a run was started with, as `RunInput.digest`."""
+    return await described.memo_value(MEMO_INPUT, None, type_hint=str)
 
 
 def _run_key_of(described: WorkflowExecutionDescription) -> RunKey:
@@ -338,32 +476,3 @@ def _state(described: WorkflowExecutionDescription) -> RunState:
         asked = described.raw_description.workflow_extended_info.cancel_requested
         return "stopping" if asked else "running"
     return described.status.name.lower()  # type: ignore[return-value]
-
-
-def _refused(id: str, error: RPCError) -> CommitlineError:
-    """Return what a failed call to the Temporal server means for a run."""
-    if error.status is RPCStatusCode.NOT_FOUND and "namespace" not in error.message.lower():
-        return RunNotFound(f"no run has the id {id!r}")
-    text = scrub(error.message, limit=300)
-    if error.status is RPCStatusCode.INVALID_ARGUMENT:
-        return RunFailed(f"Temporal refused the run {id!r}: {text}")
-    return ConfigurationError(f"Temporal did not answer for the run {id!r}: {text}")
-
-
-def _ended_badly(id: str, cause: BaseException) -> CommitlineError:
-    if isinstance(cause, ApplicationError):
-        kind = getattr(errors, cause.type or "", None)
-        text = cause.message
-        if isinstance(kind, type) and issubclass(kind, CommitlineError):
-            # The message carries code and remedy already; the class adds its own.
-            return kind(text.split(f" [{kind.code}]")[0])
-        return RunFailed(f"the run {id!r} failed: {cause.type}: {text}")
-    told = {
-        CancelledError: "was canceled",
-        TerminatedError: "was terminated",
-        TimedOutError: "timed out",
-    }
-    for kind, text in told.items():
-        if isinstance(cause, kind):
-            return RunFailed(f"the run {id!r} {text}")
-    return RunFailed(f"the run {id!r} failed: {cause}")

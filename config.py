@@ -74,6 +74,9 @@ class Settings(BaseModel):
     """How soon a dead worker is noticed. Read when a run starts, then kept by the run."""
     grace_seconds: float = Field(default=30.0, gt=0)
     """How long a worker that is told to go may finish what it has begun."""
+    result_limit: int = Field(default=256 * 1024, ge=1024, le=256 * 1024)
+    """Characters of a tool's result that travel to the model; the whole stays in the ledger.
+    Read when a run starts, then kept by the run."""
     max_concurrent_activities: int = Field(default=100, ge=1)
     metrics_address: str = ""
     """Where a worker serves its metrics for Prometheus, as ``host:port``; empty is nowhere."""

@@ -13,7 +13,12 @@
     │   ├── LedgerUnavailable      CL206  Postgres did not answer in time
     │   ├── SchemaMismatch         CL207  the database and the code differ in version
     │   ├── MissingActionHeader    CL208  a guarded activity was scheduled without its header
-    │   └── SettlementRefused      CL209  a person may not settle this action, or not now
+    │   ├── SettlementRefused      CL209  a person may not settle this action, or not now
+    │   ├── StaleThread            CL210  another run has written the conversation
+    │   ├── ThreadDeleted          CL211  the conversation was deleted
+    │   ├── ThreadNotFound         CL212  no such conversation
+    │   ├── RequestConflict        CL213  the request id was used for another text
+    │   └── ResetRefused           CL214  the run cannot go back to that turn
     ├── ActionError             told to the model as an error without effect
     │   ├── InvalidArguments       CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey  CL302  no usable key comes out of the arguments
@@ -33,8 +38,11 @@
         ├── MaxStepsExceeded       CL502  the run used up its model turns
         ├── ScheduleUnsupported    CL503  a cron run: its ticks would share one identity
         ├── RunNotFound            CL504  no such run
-        ├── ConversationTooLarge   CL505  the run's messages no longer fit a model request
-        └── RunDeadlineExceeded    CL506  the run took longer than its run_deadline
+        ├── ConversationTooLarge   CL505  a message, or the run's input, is too large
+        ├── RunDeadlineExceeded    CL506  the run took longer than its run_deadline
+        ├── OutputUnusable         CL507  the model gave nothing usable, time after time
+        ├── ThreadBusy             CL508  the conversation has a run under way
+        └── ToolNotServed          CL509  no worker serves a tool of the run any more
 
 Codes are public and never renumbered. ``docs/reference/errors.md`` lists them for users.
 """
@@ -184,6 +192,44 @@ class SettlementRefused(LedgerError):
     remedy = "Look at it with `commitline actions show`; if an attempt may be at work, wait."
 
 
+class StaleThread(LedgerError):
+    """Another run has written the conversation since this one read it. Nothing is overwritten."""
+
+    code = "CL210"
+    remedy = (
+        "What the run did stands, in the ledger. Go on with the conversation by a new request: "
+        "its next run reads what became of the calls."
+    )
+
+
+class ThreadDeleted(LedgerError):
+    """The conversation was deleted. Nothing brings it back; the record of its actions stays."""
+
+    code = "CL211"
+    remedy = "Use another thread id; what its runs did is in `commitline actions list`."
+
+
+class ThreadNotFound(LedgerError):
+    """No conversation has this id, and no agent was named to begin one."""
+
+    code = "CL212"
+    remedy = "Check the id, or name the agent that begins the conversation."
+
+
+class RequestConflict(LedgerError):
+    """The request id was used in this conversation before, for another text."""
+
+    code = "CL213"
+    remedy = "Use a new request id for a new request, or send the first text to get its reply."
+
+
+class ResetRefused(LedgerError):
+    """The run cannot be taken back to that model turn."""
+
+    code = "CL214"
+    remedy = "Nothing was changed. Start a new run, or go on with the conversation."
+
+
 class ActionError(CommitlineError):
     """The base of what ends a call without any effect and is told to the model."""
 
@@ -330,10 +376,10 @@ class RunNotFound(RunError):
 
 
 class ConversationTooLarge(RunError):
-    """The run's messages no longer fit into the input of a model request."""
+    """A message, or what a run is started with, is over the size that Temporal carries."""
 
     code = "CL505"
-    remedy = "What it did stands. Let tools return less, or make the task smaller."
+    remedy = "What was done stands. Send less: keep large data elsewhere and name it."
 
 
 class RunDeadlineExceeded(RunError):
@@ -341,3 +387,30 @@ class RunDeadlineExceeded(RunError):
 
     code = "CL506"
     remedy = "What it did stands. Start a new run, with a longer run_deadline if it needs one."
+
+
+class OutputUnusable(RunError):
+    """The model gave nothing usable several turns in a row.
+
+    Its calls were cut off or malformed, or no output fitted the agent's ``output_type``.
+    """
+
+    code = "CL507"
+    remedy = "What it did stands. Raise the model's output limit, or make the output simpler."
+
+
+class ThreadBusy(RunError):
+    """The conversation has a run under way, and a thread has one at a time."""
+
+    code = "CL508"
+    remedy = "Use `send`, which joins the run under way, or wait for its end."
+
+
+class ToolNotServed(RunError):
+    """The run's plan has a tool that no worker serves any more. These attempts called nothing."""
+
+    code = "CL509"
+    remedy = (
+        "Deploy a worker that has the tool, then reset the run. Whether an earlier attempt "
+        "called it is in `commitline actions list`."
+    )

@@ -6,6 +6,7 @@ lost commit, and the same charge would be made again under another name.
 
     run key          support-4821/0198c1f0-…            workflow id, first execution
     position         2.0                                model turn 2, call 0 of its message
+                     e1-2.0                             the same after a fork: the first epoch
     action key       support-4821/0198c1f0-…:2.0        the primary key of agent_actions
     idempotency key  order-4821-charge  or  cl_…        what the downstream system is given
 """
@@ -36,6 +37,10 @@ MAX_IDEMPOTENCY_KEY: Final = 255
 _GENERATION_ROOM: Final = 8
 """Characters kept for the ``~2`` of a later generation."""
 
+THREAD_PREFIX: Final = "thread:"
+"""Of the workflow ids of named conversations."""
+
+_POSITION = re.compile(r"(?:e(?P<epoch>[0-9]{1,9})-)?(?P<step>[0-9]{1,9})\.[0-9]{1,9}")
 _RUN_UUID = re.compile(r"[0-9A-Za-z-]{1,64}")
 _PLAIN = frozenset(string.ascii_letters + string.digits)
 
@@ -67,9 +72,51 @@ def run_key(workflow_id: str, first_execution_run_id: str) -> RunKey:
     return RunKey(f"{workflow_id}/{first_execution_run_id}")
 
 
-def position(step: int, call: int) -> Position:
-    """Name a call: the model turn, from 0, and its index in that turn's message, from 0."""
-    return Position(f"{step}.{call}")
+def position(step: int, call: int, *, epoch: int = 0) -> Position:
+    """Name a call: the model turn, from 0, and its index in that turn's message, from 0.
+
+    A fork goes another way from a turn on: what it does stands beside what was done, under
+    ``e1-2.0`` and so on.
+    """
+    return Position(f"e{epoch}-{step}.{call}" if epoch else f"{step}.{call}")
+
+
+def epoch_of(at: Position) -> int:
+    """Return the epoch of a position; 0 for whatever `position` did not make."""
+    found = _POSITION.fullmatch(at)
+    return int(found["epoch"] or 0) if found else 0
+
+
+def step_of(at: Position) -> int | None:
+    """Return the model turn of a position; None for whatever `position` did not make."""
+    found = _POSITION.fullmatch(at)
+    return int(found["step"]) if found else None
+
+
+def check_thread_id(thread_id: str) -> str:
+    """Return the id if a conversation may have it: its runs are the workflow ``thread:<id>``.
+
+    Raises:
+        InvalidRunId: It is blank, not ASCII, holds control characters, or is over 173 long.
+    """
+    if not thread_id.strip():
+        raise InvalidRunId("a thread's id must not be empty")
+    check_workflow_id(thread_workflow(thread_id))
+    return thread_id
+
+
+def check_request_id(request_id: str) -> str:
+    """Return the id if a request to a conversation may have it.
+
+    Raises:
+        InvalidRunId: It is blank, not ASCII, holds control characters, or is over 180 long.
+    """
+    return check_workflow_id(request_id)
+
+
+def thread_workflow(thread_id: str) -> str:
+    """Return the id of the workflow that a conversation's runs are: one at a time."""
+    return f"{THREAD_PREFIX}{thread_id}"
 
 
 def action_key(run: RunKey, at: Position) -> ActionKey:

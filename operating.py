@@ -17,6 +17,7 @@ from .config import DevAddresses, Settings
 from .errors import RunNotFound, UnrepresentableValue
 from .identity import ActionKey, Position, action_key
 from .ledger import Action, ActionLedger, Outcome, Run, ledger_pool
+from .thread_client import ThreadMessage
 from .workflows import AGENT_RUN, RunResult
 
 T = TypeVar("T")
@@ -56,14 +57,46 @@ async def find_action(ledger: ActionLedger, key: str) -> Action:
     Raises:
         RunNotFound: There is none; the message says what was looked for.
     """
-    found = await ledger.get(ActionKey(key))
+    found = await find_record(ledger, key)
+    if not isinstance(found, Action):
+        raise RunNotFound(f"{key!r} is a read: the ledger has its result, and no action")
+    return found
+
+
+async def find_record(ledger: ActionLedger, key: str) -> Action | Json:
+    """Return an action; or of a read, which has no row, the large result that was kept (JSON).
+
+    Raises:
+        RunNotFound: There is neither; the message says what was looked for.
+    """
+    found = await _record(ledger, ActionKey(key))
     if found is None:
         run_id, _, at = key.rpartition(":")
         run = await _newest(ledger, run_id or key)
-        found = await ledger.get(action_key(run.run_key, Position(at)))
+        found = await _record(ledger, action_key(run.run_key, Position(at)))
     if found is None:
         raise RunNotFound(f"the ledger has no action {key!r}")
     return found
+
+
+async def conversation(ledger: ActionLedger, id: str) -> Sequence[ThreadMessage]:
+    """Return what was said in a conversation, by its id or by a run's.
+
+    Raises:
+        ThreadNotFound: There is none.
+        ThreadDeleted: It was deleted.
+    """
+    messages = await ledger.threads.messages(await thread_id(ledger, id))
+    return [ThreadMessage.from_stored(one) for one in messages]
+
+
+async def thread_id(ledger: ActionLedger, id: str) -> str:
+    """Return a conversation's id, by itself or by the id of its newest run."""
+    if await ledger.threads.get(id) is None:
+        newest = await ledger.list_runs(workflow_id=id, limit=1)
+        if newest and newest[0].thread_id is not None:
+            return newest[0].thread_id
+    return id
 
 
 async def settle(
@@ -152,6 +185,14 @@ async def follow(run: RunHandle, console: Console) -> RunResult:
                 told = True
                 console.print(printing.progress(run.id, None))
     return result.result()
+
+
+async def _record(ledger: ActionLedger, key: ActionKey) -> Action | Json | None:
+    found = await ledger.get(key)
+    if found is not None:
+        return found
+    value = await ledger.get_value(key)
+    return None if value is None else parse(value)
 
 
 async def _newest(ledger: ActionLedger, id: str) -> Run:

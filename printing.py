@@ -21,7 +21,9 @@ from rich.text import Text
 from .canonical import parse, scrub
 from .config import DevAddresses
 from .doctor import Check
-from .ledger import Action, Effect
+from .ledger import Action, Effect, Thread
+from .resetting import Reset
+from .thread_client import ThreadMessage
 from .workflows.progress import Progress
 
 OUT: Final = Console(highlight=False)
@@ -106,6 +108,60 @@ def actions(found: Sequence[Action]) -> RenderableType:
             _age(one.now - one.created_at),
         )
     return table
+
+
+def threads(found: Sequence[tuple[Thread, int]]) -> RenderableType:
+    """Return a table of conversations."""
+    now = datetime.now(tz=UTC)
+    table = _table(("thread", {"overflow": "fold"}), "agent", "messages", "state", "begun")
+    for thread, count in found:
+        table.add_row(
+            text(thread.thread_id),
+            text(thread.agent, limit=24),
+            str(count),
+            Text("deleted" if thread.deleted_at else f"version {thread.version}"),
+            f"{_age(now - thread.created_at)} ago",
+        )
+    return table
+
+
+def message(one: ThreadMessage) -> None:
+    """Print one message of a conversation."""
+    who = {"user": "user", "assistant": "model", "tool": "tools"}[one.role]
+    OUT.print(Text(f"{who}  (version {one.version}, {_moment(one.created_at)})", style="dim"))
+    if one.text:
+        OUT.print(text(one.text), soft_wrap=True)
+    for call in one.calls:
+        OUT.print(text(f"-> {call.name} {call.arguments}", limit=500), soft_wrap=True)
+    for result in one.results:
+        line = f"<- {result.position} {result.name}: {result.status}: {result.content}"
+        OUT.print(text(line, limit=500), soft_wrap=True)
+    OUT.print()
+
+
+def reset(done: Reset, *, fork: bool) -> None:
+    """Print what a reset, or a fork, makes of a run."""
+    if fork:
+        way = f"{scrub(done.id)}: goes another way from turn {done.step}, epoch {done.epoch}"
+        OUT.print(way, markup=False)
+        OUT.print(
+            "The model is asked anew. What the run did from there on, and is told if it stands:"
+        )
+    else:
+        turns = ", ".join(f"turn {step}" for step in done.read_back) or "none is on record"
+        OUT.print(f"{scrub(done.id)}: goes on from turn {done.step}", markup=False)
+        OUT.print(f"Read back, without asking the model: {turns}")
+        OUT.print("On record from there on, of every way that the run has gone:")
+    if done.actions:
+        OUT.print(actions(done.actions))
+    else:
+        OUT.print("no action")
+    OUT.print(f"What is said from now on: commitline threads show {done.id}", markup=False)
+
+
+def reset_data(done: Reset) -> dict[str, Any]:
+    """Return the same as plain data."""
+    return {**vars(done), "actions": [action_data(one) for one in done.actions]}
 
 
 def action(one: Action) -> RenderableType:

@@ -36,8 +36,10 @@ from .activities.bounded_call import Raised, Returned, call_within
 from .activities.guard import GuardInterceptor
 from .activities.guarded_call import Guarded
 from .activities.run_activities import RunActivities
+from .activities.serving import unserved_tool
 from .activities.tool_guard import GuardedTool, tool_activity
 from .activities.tool_runner import ToolRunner
+from .activities.turn_activities import TurnActivities
 from .config import Settings, connect_temporal
 from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, ledger_pool, migrate
@@ -96,13 +98,23 @@ async def app_worker(
         guarded: dict[str, Guarded] = {
             found.name: GuardedTool(found, runner) for found in app.tools
         }
-        own = RunActivities(app, ledger, heartbeat_seconds=settings.heartbeat_seconds).all
+        threads = ledger.threads
+        own = [
+            *RunActivities(
+                app,
+                ledger,
+                threads,
+                heartbeat_seconds=settings.heartbeat_seconds,
+                result_limit=settings.result_limit,
+            ).all,
+            *TurnActivities(app, ledger, threads).all,
+        ]
         tools: Sequence[Callable[..., Any]] = [tool_activity(found, runner) for found in app.tools]
         worker = Worker(
             client,
             task_queue=settings.task_queue,
             workflows=[AgentRun],
-            activities=[*own, *tools],
+            activities=[*own, *tools, unserved_tool],
             interceptors=[
                 ActionHeaders(frozenset(guarded)),
                 GuardInterceptor(ledger, guarded),

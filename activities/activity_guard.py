@@ -145,6 +145,7 @@ class GuardedActivity:
             effective_digest=digest(arguments),
             domain_key=None if self._template is None else self._template.render(named),
             key_ttl=self._key_ttl,
+            thread_id=origin.thread_id or origin.run_key,
         )
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
@@ -166,7 +167,9 @@ class GuardedActivity:
                 effect_possible=True,
             )
 
-    def reply_done(self, key: str, outcome: Outcome, duplicate_of: str | None) -> RawValue:
+    def reply_done(
+        self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
+    ) -> RawValue:
         """See `Guarded`. An existing receipt is the result: who called first is in the ledger."""
         if outcome.kind == "ok":
             return RawValue(_payload(outcome.value))

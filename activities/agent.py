@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
 import structlog
 
 from ..errors import ConfigurationError, DefinitionError
 from ..ledger.actions import Effect
-from .conversation import ToolDefinition
+from .conversation import Completion, ToolDefinition
 from .limits import DEFAULTS, UNSET, CallLimits, RunLimits, resolve
 from .model import Model
+from .output import FINAL_RESULT, OutputType, output_tool
 from .pydantic_ai_model import resolve_model
+from .replies import MAX_CONTENT
 from .tool import Tool
 
 log = structlog.get_logger("commitline")
@@ -63,12 +64,30 @@ class AgentSpec:
     node_seconds: float | None = DEFAULTS["node_timeout"]
     """A turn's model request with its retries; None is no limit."""
     deadline_seconds: float | None = None
-    """What the run had left of its run_deadline when it opened; None is no limit."""
+    """Of the run_deadline, what the run has left as it opens; None is no limit."""
+    output_schema: dict[str, Any] | None = None
+    """JSON schema of its output, where that is structured."""
+    unusable_tries: int = 3
+    """Turns in a row that the model may give nothing usable."""
+    result_limit: int = MAX_CONTENT
+    """Characters of a result that travel; the whole stays in the ledger."""
 
     @property
     def model_limits(self) -> CallLimits:
         """The deadlines of a model request."""
         return CallLimits(self.model_seconds, self.node_seconds)
+
+    def ends_with(self, completion: Completion) -> bool:
+        """Whether a completion is the answer, rather than one more turn."""
+        if self.output_schema is not None:
+            return completion.output is not None
+        return not completion.calls
+
+    @property
+    def definitions(self) -> list[ToolDefinition]:
+        """What the model is told that it may call."""
+        tools = [found.definition for found in self.tools]
+        return tools if self.output_schema is None else [*tools, output_tool(self.output_schema)]
 
 
 @dataclass(frozen=True)
@@ -80,8 +99,13 @@ class Agent:
         model: ``"openai:gpt-5-mini"`` and the like (extra ``models``), or a `Model`.
         instructions: The system prompt.
         tools: Functions under `tool`.
-        output_type: Reserved for structured output; only None is accepted today.
-        max_steps: Model turns at most; then the run fails, and what it did stands.
+        output_type: What it answers with, if not text: a pydantic model, a dataclass, or any
+            type that pydantic can check. The model hands it in by a tool of its own
+            (``final_result``), and it is validated before the run ends.
+        unusable_tries: How many turns in a row the model may give nothing usable (calls that
+            were cut off or malformed, an output that does not fit) before the run fails.
+        max_steps: Model turns at most for one request; then the run fails, and what it did
+            stands.
         model_tries: Requests at most for one completion, over 408, 409, 429, 5xx and
             connection errors and requests past ``model_timeout``.
         tool_timeout: Seconds, or a ``timedelta``, for one attempt of a tool that sets none;
@@ -98,22 +122,27 @@ class Agent:
     model: str | Model
     instructions: str
     tools: Sequence[Tool] = ()
-    output_type: None = None
-    max_steps: int = 50
+    output_type: Any = None
+    max_steps: int = 500
     model_tries: int = 5
+    unusable_tries: int = 3
     tool_timeout: Any = UNSET
     node_timeout: Any = UNSET
     model_timeout: Any = UNSET
     run_deadline: Any = UNSET
+    output: OutputType | None = field(init=False, repr=False, default=None)
+    """How an answer is checked, where the agent has an ``output_type``."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
         if not self.name.strip():
             raise DefinitionError("an agent needs a name")
+        if min(self.max_steps, self.model_tries, self.unusable_tries) < 1:
+            raise DefinitionError(
+                f"the agent {self.name!r}: max_steps, model_tries and unusable_tries start at 1"
+            )
         if self.output_type is not None:
-            raise DefinitionError(f"the agent {self.name!r}: output_type is not supported yet")
-        if self.max_steps < 1 or self.model_tries < 1:
-            raise DefinitionError(f"the agent {self.name!r}: max_steps and model_tries start at 1")
+            object.__setattr__(self, "output", OutputType(self.output_type))
         for made in self.tools:
             if not isinstance(made, Tool):
                 raise DefinitionError(
@@ -122,6 +151,10 @@ class Agent:
         names = [made.name for made in self.tools]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise DefinitionError(f"the agent {self.name!r} has two tools named {twice[0]!r}")
+        if self.output is not None and FINAL_RESULT in names:
+            raise DefinitionError(
+                f"the agent {self.name!r} has an output_type, whose tool is {FINAL_RESULT!r}"
+            )
 
     @property
     def model_name(self) -> str:
@@ -129,19 +162,18 @@ class Agent:
         return self.model if isinstance(self.model, str) else self.model.name
 
     def spec(
-        self, *, heartbeat_seconds: float, limits: RunLimits, spent: timedelta = timedelta()
+        self, *, heartbeat_seconds: float, limits: RunLimits, result_limit: int = MAX_CONTENT
     ) -> AgentSpec:
-        """Return what a run that starts now keeps of this agent.
+        """Return what a run that begins now keeps of this agent.
 
         Args:
             heartbeat_seconds: The worker's setting.
             limits: What the run was started with.
-            spent: Since the run was first opened.
+            result_limit: The worker's setting.
         """
         named = {made.name for made in self.tools}
         for tool_name in sorted(set(limits.tool_timeouts) - named):
             log.warning("limits.tool_unknown", tool=tool_name[:64], agent=self.name)
-        deadline = resolve("run_deadline", limits.run_deadline, self.run_deadline)
         return AgentSpec(
             name=self.name,
             model=self.model_name,
@@ -152,7 +184,10 @@ class Agent:
             heartbeat_seconds=heartbeat_seconds,
             model_seconds=resolve("model_timeout", limits.model_timeout, self.model_timeout),
             node_seconds=resolve("node_timeout", limits.node_timeout, self.node_timeout),
-            deadline_seconds=None if deadline is None else deadline - spent.total_seconds(),
+            deadline_seconds=resolve("run_deadline", limits.run_deadline, self.run_deadline),
+            output_schema=None if self.output is None else self.output.schema,
+            unusable_tries=self.unusable_tries,
+            result_limit=result_limit,
         )
 
     def _tool_spec(self, made: Tool, limits: RunLimits) -> ToolSpec:

@@ -8,8 +8,11 @@ the model wrote may hold what only text carries faithfully.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from pydantic import TypeAdapter
+
+T = TypeVar("T")
 OutcomeStatus = Literal["ok", "error", "unknown"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"]
 
@@ -44,6 +47,12 @@ class Usage:
     input_tokens: int = 0
     output_tokens: int = 0
 
+    def __add__(self, other: Usage) -> Usage:
+        """Sum two requests."""
+        return Usage(
+            self.input_tokens + other.input_tokens, self.output_tokens + other.output_tokens
+        )
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -55,10 +64,33 @@ class Completion:
     usage: Usage = field(default_factory=Usage)
     provider_state: Any = None
     """JSON that the adapter needs back verbatim: reasoning items, signatures, ids."""
+    output: str | None = None
+    """JSON text of the output that it gave, valid for the agent's ``output_type``."""
     notices: list[str] = field(default_factory=list)
-    """What the model was told just before it: what had been unknown, and is settled."""
+    """Only of runs that an earlier release opened, as the next: what the model was told."""
     unrecorded: bool = False
-    """The ledger did not take it yet: the run has it recorded before it acts on it."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run, or a request to a conversation, was answered."""
+
+    output: str
+    """The model's last text; with an ``output_type`` its output as JSON text (see `data`)."""
+    steps: int
+    """Model turns that it took."""
+    finish_reason: FinishReason = "stop"
+    """``length``: the last text was cut off at the model's output limit."""
+    usage: Usage = field(default_factory=Usage)
+    """Tokens of all of the run's model requests so far."""
+
+    def data(self, output_type: type[T]) -> T:
+        """Return the output of an agent with an ``output_type``, as a value of that type.
+
+        Raises:
+            pydantic.ValidationError: It is of another type.
+        """
+        return TypeAdapter(output_type).validate_json(self.output)
 
 
 @dataclass(frozen=True)

@@ -180,8 +180,13 @@ class Guarded(Protocol):
         """Return the outcome of a call that returned ``value``; never raises."""
         ...
 
-    def reply_done(self, key: str, outcome: Outcome, duplicate_of: str | None) -> Any:
-        """Return, or raise, what the workflow gets for a recorded outcome."""
+    def reply_done(
+        self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
+    ) -> Any:
+        """Return, or raise, what the workflow gets for a recorded outcome.
+
+        Of a result that is over the limit (characters) it may get a view.
+        """
         ...
 
     def reply_raised(self, failure: Failure, error: BaseException | None) -> Any:
@@ -411,7 +416,9 @@ class GuardedCall:
         context = self._context(request.key, f"read-{request.position}", taken_over=False)
         end = await self._within_limits(context, request.args, None)
         if isinstance(end.how, Returned):
-            return self._guarded.reply_done("", self._guarded.encode(end.how.value), None)
+            outcome = self._guarded.encode(end.how.value)
+            key = request.key if await self._keep(request, outcome) else ""
+            return self._guarded.reply_done(key, outcome, None, self._origin.content_limit)
         if end.stopped_by == "caller":
             raise asyncio.CancelledError
         failure = self._failure_of(end)
@@ -423,6 +430,21 @@ class GuardedCall:
                 raise _again(failure, delay)
         error = end.how.error if isinstance(end.how, Raised) else None
         return self._guarded.reply_raised(failure, error)
+
+    async def _keep(self, request: ActionRequest, outcome: Outcome) -> bool:
+        """Keep a read's result that is too large to travel; return whether that was so."""
+        limit = self._origin.content_limit
+        if limit is None or len(outcome.result) <= limit:
+            return False
+        kept = self._ledger.put_value(
+            request.key, request.thread_id or request.run_key, outcome.result
+        )
+        try:
+            await kept
+        except LedgerUnavailable as err:
+            # It can be read again, so it may be called again.
+            raise self._guarded.not_started(err.message) from err
+        return True
 
     async def _call(self, claim: Dispatched, *, again: bool = False) -> Ended:
         """Call, and record how it ended.
@@ -735,7 +757,7 @@ class GuardedCall:
         if isinstance(ended, Unrecorded):
             return self._guarded.reply_unrecorded(ended)
         if isinstance(ended, Outcome):
-            return self._guarded.reply_done(key, ended, None)
+            return self._guarded.reply_done(key, ended, None, self._origin.content_limit)
         if ended.recorded is not None:
             return self._tell_done(ended)
         return self._guarded.reply_unknown(ended)
@@ -746,7 +768,9 @@ class GuardedCall:
             "ledger.action_replayed", action_key=action.key, duplicate_of=action.duplicate_of
         )
         assert action.recorded is not None, "agent_actions_done_is_complete"
-        return self._guarded.reply_done(action.key, action.recorded, action.duplicate_of)
+        return self._guarded.reply_done(
+            action.key, action.recorded, action.duplicate_of, self._origin.content_limit
+        )
 
     def _tell_unknown(self, action: Action) -> Any:
         self._log.warning(

@@ -36,6 +36,10 @@ class Origin:
     """The deadline of one attempt; None is no limit of ours."""
     node_seconds: float | None = None
     """The deadline of the call with its retries, from when it was scheduled."""
+    thread_id: str | None = None
+    """The conversation, where it is not the run's own."""
+    content_limit: int | None = None
+    """Characters of the result that the model is told; None is the default."""
 
     def to_payload(self) -> Payload:
         """Write the header."""

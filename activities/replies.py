@@ -8,6 +8,8 @@ reads the same bytes.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -21,8 +23,23 @@ from .conversation import OutcomeStatus
 from .wire import to_text
 
 MAX_CONTENT: Final = 256 * 1024
-"""Characters of a result that travel. The whole stays in the ledger."""
+"""Characters of a result that travel, unless a worker is set otherwise. The whole stays in the
+ledger."""
+MAX_TURN: Final = 768 * 1024
+"""Characters that the results of one message's calls travel with, together. They are input of
+the next model call, and Temporal wedges a workflow task over 2 MiB."""
+MAX_NOTICE: Final = 16 * 1024
+"""Characters of a result that is told by a notice."""
+_SHORT: Final = 500
+_LISTED: Final = 200
+_BESIDE: Final = 400
+"""Characters of what is said beside a beginning."""
+_CUT: Final = 300
+"""Characters of a text that is left of what does not fit."""
+_WRAPPING: Final = 2_000
+"""Characters of what is said about a result beside it."""
 _HEAD: Final = 8_000
+"""Characters of a larger one that the model reads."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,8 @@ class Unrecorded:
     """Why it is unknown."""
     over: bool = True
     """Whether the tool has ended, where it is unknown how."""
+    content_limit: int = MAX_CONTENT
+    """Characters of the result that the model is told."""
 
     @property
     def owned(self) -> Owned:
@@ -94,7 +113,25 @@ def unrecorded(ended: Unrecorded) -> Reply:
     return Reply("unknown", None, ended.key, unrecorded=ended)
 
 
-def done(key: str | None, outcome: Outcome, *, duplicate_of: str | None = None) -> Reply:
+def share_of(calls: int, *, limit: int = MAX_CONTENT) -> int:
+    """Return how much of each result travels, where a message has so many calls."""
+    return min(limit, MAX_TURN // max(calls, 1))
+
+
+def told(action: Action, *, limit: int = MAX_CONTENT) -> Reply:
+    """Tell what is known of an action that has ended or is parked."""
+    if action.recorded is not None:
+        return done(action.key, action.recorded, duplicate_of=action.duplicate_of, limit=limit)
+    return unknown(action)
+
+
+def done(
+    key: str | None,
+    outcome: Outcome,
+    *,
+    duplicate_of: str | None = None,
+    limit: int = MAX_CONTENT,
+) -> Reply:
     """Tell a recorded outcome; ``duplicate_of`` names the action whose receipt it is."""
     possible = outcome.effect_possible
     if outcome.kind == "error":
@@ -102,7 +139,7 @@ def done(key: str | None, outcome: Outcome, *, duplicate_of: str | None = None) 
         if duplicate_of is not None:
             told["error"]["existing_action"] = duplicate_of
         return Reply("error", told, key, duplicate_of is not None, effect_possible=possible)
-    content = _bounded(outcome, duplicate_of or key)
+    content = _bounded(outcome, duplicate_of or key, limit)
     if duplicate_of is not None:
         content = {
             "existing": True,
@@ -133,7 +170,7 @@ def notice(action: Action) -> str:
     outcome = action.recorded
     assert outcome is not None, "only what is settled is told"
     if outcome.effect_possible:
-        answer = dumps(_bounded(outcome, action.key))
+        answer = dumps(_bounded(outcome, action.key, MAX_NOTICE))
         became = f"it happened. Its {'result' if outcome.kind == 'ok' else 'error'}: {answer}"
     else:
         became = "it did NOT happen."
@@ -158,6 +195,50 @@ def not_run(kind: str, message: str) -> Reply:
     return Reply("error", told, effect_possible=False)
 
 
+def not_carried_out() -> Reply:
+    """Tell that a call of another run left no trace, and that none comes any more."""
+    return not_run(
+        "NotCarriedOut",
+        "its run ended before it was carried out, or it only reads and its answer was not kept; "
+        "call it again if it is still needed",
+    )
+
+
+def lost() -> Reply:
+    """Tell that nothing is known of a call."""
+    content = {"unknown": {"message": "This may or may not have happened; its record is gone."}}
+    return Reply("unknown", content)
+
+
+def forked(actions: Sequence[Action]) -> str:
+    """Tell the model what it had done on the way that was taken back."""
+    lines = [
+        f"- {action.tool} at {action.position} with {_short(action.args)}: {_became(action)}"
+        for action in actions[:_LISTED]
+    ]
+    if len(actions) > _LISTED:
+        more = Counter(action.tool for action in actions[_LISTED:])
+        lines += [f"- {tool}: {count} more of these" for tool, count in more.items()]
+    return (
+        "[notice] You are asked again from here. What you did after this point was taken out of "
+        "the conversation, but these actions took effect, or may have, and stand:\n"
+        + ("\n".join(lines) or "- none")
+    )
+
+
+def _became(action: Action) -> str:
+    outcome = action.recorded
+    if outcome is None:
+        return "UNKNOWN: it may or may not have happened"
+    return f"it happened; its {'result' if outcome.kind == 'ok' else 'error'}: " + _short(
+        outcome.result
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
+
+
 def node_timed_out() -> Reply:
     """Tell that a call's time was up before anything was sent."""
     return not_run(NodeTimeout.__name__, f"not carried out in time [{NodeTimeout.code}]")
@@ -167,18 +248,41 @@ def _error(error: dict[str, Any], effect_possible: bool) -> dict[str, Any]:
     return {"error": {**error, "effect": "happened" if effect_possible else "none"}}
 
 
-def _bounded(outcome: Outcome, key: str | None) -> Any:
-    if len(outcome.result) <= MAX_CONTENT:
+def _bounded(outcome: Outcome, key: str | None, limit: int) -> Any:
+    if len(outcome.result) <= limit:
         return outcome.value
     return {
         "truncated": True,
         "characters": len(outcome.result),
-        "whole_value": f"in the ledger, as the result of {key}" if key else "not kept: a read",
-        "head": outcome.result[:_HEAD],
+        "whole_value": f"in the ledger, as the result of {key}" if key else "not kept",
+        "head": _head(outcome.result, limit),
     }
 
 
-def content_text(reply: Reply) -> str:
-    """Return a reply's content as the JSON text that the model reads."""
+def _head(text: str, limit: int) -> str:
+    """Return the beginning of a result, as much as travels: it is escaped twice on its way."""
+    head = text[: min(_HEAD, limit // 2)]
+    while head and len(to_text(to_text(head))) > limit - _BESIDE:
+        head = head[: len(head) * 3 // 4]
+    return head
+
+
+def content_text(reply: Reply, *, limit: int = MAX_CONTENT) -> str:
+    """Return a reply's content as the JSON text that the model reads.
+
+    Where it is far over the limit (characters), as an error's text may make it, its texts are
+    cut; whether there was an effect, and whose row answers for it, stays said.
+    """
     # Not `dumps`: a result as deep as may be kept lies a level deeper in what wraps it.
-    return to_text(reply.content)
+    text = to_text(reply.content)
+    if len(text) <= limit + _WRAPPING:
+        return text
+    return to_text(_cut(reply.content))
+
+
+def _cut(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {name: _cut(item) for name, item in content.items()}
+    if isinstance(content, str) and len(content) > _CUT:
+        return f"{content[:_CUT]}…"
+    return content

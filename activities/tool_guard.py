@@ -91,6 +91,7 @@ class GuardedTool:
             effective_digest=self._tool.sameness(effective),
             domain_key=self._tool.domain_key(effective),
             key_ttl=self._tool.key_ttl,
+            thread_id=origin.thread_id or origin.run_key,
             can_ask=self._tool.lookup is not None,
             settles_after=self._tool.settles_after,
         )
@@ -105,9 +106,12 @@ class GuardedTool:
             return value  # encoded where the tool ran: a large one takes a while
         return self._tool.encode(value)
 
-    def reply_done(self, key: str, outcome: Outcome, duplicate_of: str | None) -> RawValue:
+    def reply_done(
+        self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
+    ) -> RawValue:
         """See `Guarded`."""
-        return _pack(replies.done(key or None, outcome, duplicate_of=duplicate_of))
+        bound = MAX_CONTENT if limit is None else limit
+        return _pack(replies.done(key or None, outcome, duplicate_of=duplicate_of, limit=bound))
 
     def reply_raised(self, failure: Failure, error: BaseException | None) -> RawValue:
         """See `Guarded`: a READ that failed has had no effect."""

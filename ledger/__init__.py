@@ -9,6 +9,16 @@ from .actions import Action, ActionRequest, Attempt, Effect, Outcome, Run
 from .claims import AlreadyDone, Ask, Busy, Claim, Dispatched, Owned, Parked
 from .migrate import check_schema, migrate
 from .pool import ledger_pool
+from .threads import (
+    Committed,
+    Conversation,
+    NewMessage,
+    Request,
+    StoredMessage,
+    Thread,
+    ThreadLedger,
+    Turn,
+)
 
 __all__ = [
     "Action",
@@ -19,12 +29,20 @@ __all__ = [
     "Attempt",
     "Busy",
     "Claim",
+    "Committed",
+    "Conversation",
     "Dispatched",
     "Effect",
+    "NewMessage",
     "Outcome",
     "Owned",
     "Parked",
+    "Request",
     "Run",
+    "StoredMessage",
+    "Thread",
+    "ThreadLedger",
+    "Turn",
     "check_schema",
     "ledger_pool",
     "migrate",

@@ -23,10 +23,18 @@ from ..errors import (
     IdempotencyKeyConflict,
     RunInputConflict,
     RunNotRunning,
+    StaleThread,
 )
-from ..identity import ActionKey, RunKey, default_idempotency_key, with_generation
+from ..identity import (
+    ActionKey,
+    RunKey,
+    default_idempotency_key,
+    epoch_of,
+    step_of,
+    with_generation,
+)
 from .actions import Action, ActionRequest, Attempt, Outcome, Run
-from .calls import Connection, LedgerCalls, Row, fetch
+from .calls import Connection, LedgerCalls, Row, execute, fetch
 from .claims import (
     CONFLICT,
     AlreadyDone,
@@ -46,6 +54,7 @@ from .claims import (
     why_parked,
 )
 from .sql import QUERIES
+from .threads import ThreadLedger
 
 _NEVER_SENT: Final = Outcome.error(
     kind="NeverSent",
@@ -65,6 +74,11 @@ class ActionLedger(LedgerCalls):
         statement_seconds: The deadline of one ledger call, waiting for a connection included.
     """
 
+    @property
+    def threads(self) -> ThreadLedger:
+        """The conversations over the same pool."""
+        return ThreadLedger(self._pool, statement_seconds=self._seconds)
+
     async def open_run(
         self,
         *,
@@ -73,6 +87,8 @@ class ActionLedger(LedgerCalls):
         agent: str,
         input_digest: str,
         attempt_at: datetime,
+        thread_id: str | None = None,
+        spec: str | None = None,
     ) -> Run:
         """Register a run before its first action. Safe to repeat: the run key makes it one row.
 
@@ -84,6 +100,8 @@ class ActionLedger(LedgerCalls):
                 the caller does not know it.
             attempt_at: When the caller's attempt began, by the engine's clock. A run that
                 ended before that goes on (a retry or a reset of its workflow).
+            thread_id: The conversation that it writes, if it writes one.
+            spec: JSON of what it is to keep of its agent. The first one stands.
 
         Raises:
             RunInputConflict: The run exists with other input.
@@ -96,8 +114,10 @@ class ActionLedger(LedgerCalls):
             agent=agent,
             input_digest=input_digest,
             attempt_at=attempt_at,
+            thread_id=thread_id,
+            spec=spec,
         )
-        run = Run(**row)
+        run = Run.from_row(row)
         if input_digest and run.input_digest != input_digest:
             raise RunInputConflict(f"{run_key} was opened with other input")
         return run
@@ -130,7 +150,7 @@ class ActionLedger(LedgerCalls):
             reason=reason,
             attempt_at=attempt_at,
         )
-        return Run(**row)
+        return Run.from_row(row)
 
     async def end_run(self, run_key: RunKey, *, attempt_at: datetime) -> Run:
         """Close a run: no attempt that began before ``attempt_at`` claims anything any more.
@@ -149,17 +169,18 @@ class ActionLedger(LedgerCalls):
         row = await self._call(work)
         if row is None:
             raise RunNotRunning(f"{run_key} is not in the ledger", known=False)
-        return Run(**row)
+        return Run.from_row(row)
 
     async def get_run(self, run_key: RunKey) -> Run | None:
         """Return one run, or None. Safe to repeat; it only reads."""
         row = await self._maybe("get_run", run_key=run_key)
-        return None if row is None else Run(**row)
+        return None if row is None else Run.from_row(row)
 
     async def list_runs(self, *, workflow_id: str | None = None, limit: int = 100) -> Sequence[Run]:
         """Return the newest runs first, those of one workflow id if it is given; it only reads."""
         return [
-            Run(**row) for row in await self._all("list_runs", workflow_id=workflow_id, limit=limit)
+            Run.from_row(row)
+            for row in await self._all("list_runs", workflow_id=workflow_id, limit=limit)
         ]
 
     async def claim(self, request: ActionRequest, attempt: Attempt) -> Claim:
@@ -186,7 +207,11 @@ class ActionLedger(LedgerCalls):
         async def work(connection: Connection) -> Claim:
             if await _claim_new(connection, request, attempt):
                 return _dispatched_new(request, attempt)
-            claim = await _claim_found(connection, request, attempt)
+            try:
+                claim = await _claim_found(connection, request, attempt)
+            except pg.UniqueViolation:
+                # Another attempt of this action wrote its row meanwhile: it is there now.
+                claim = await _claim_found(connection, request, attempt)
             if claim is None:
                 # The run has ended: go on with it if this execution is younger than its end.
                 await fetch(
@@ -227,7 +252,7 @@ class ActionLedger(LedgerCalls):
             )
             if sent is None:
                 run = await fetch(connection, "get_run", run_key=request.run_key)
-                if run is None or not _runs(run):
+                if run is None or not _runs(run, request):
                     raise RunNotRunning(f"the run {request.run_key} has ended")
                 raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")
 
@@ -420,6 +445,22 @@ class ActionLedger(LedgerCalls):
         )
         return [Action.from_row(row) for row in rows]
 
+    async def put_value(self, key: ActionKey, thread_id: str, value: str) -> None:
+        """Keep a read's result (JSON text) that is too large to travel. Safe to repeat.
+
+        Not of a conversation that was deleted, or that the ledger does not have.
+        """
+
+        async def work(connection: Connection) -> None:
+            await execute(connection, "put_value", key=key, thread_id=thread_id, value=value)
+
+        await self._call(work)
+
+    async def get_value(self, key: ActionKey) -> str | None:
+        """Return what `put_value` kept, or None; it only reads."""
+        row = await self._maybe("get_value", key=key)
+        return None if row is None else str(row["value"])
+
     async def get_completion(self, run_key: RunKey, step: int) -> Json | None:
         """Return what the model answered at this turn, or None; it only reads."""
         row = await self._maybe("get_completion", run_key=run_key, step=step)
@@ -464,10 +505,10 @@ async def _claim_found(
         if own is not None:
             found = Action.from_row(own)
             verdict = judge_own(found, request, attempt)
-            if verdict in _FORWARD and not _runs(run):
+            if verdict in _FORWARD and not _runs(run, request):
                 return None
             return await _carry_out(connection, verdict, found, request, attempt)
-        if not _runs(run):
+        if not _runs(run, request):
             return None
         if request.domain_key is not None:
             return await _claim_domain_key(connection, request, attempt)
@@ -477,8 +518,11 @@ async def _claim_found(
         return await _insert_dispatched(connection, request, attempt, generation=1)
 
 
-def _runs(run: Row) -> bool:
+def _runs(run: Row, request: ActionRequest) -> bool:
     """Whether the run may start something. False: it has ended and might be opened again."""
+    older = run["epoch"] > epoch_of(request.position)
+    if older and (step_of(request.position) or 0) >= run["fork_step"]:
+        raise StaleThread(f"{request.key}: the run was forked, and goes another way")
     if run["state"] in ("stopping", "unwinding"):
         raise RunNotRunning(
             f"the run {run['run_key']} is {run['state']}", stopping=run["state"] == "stopping"
@@ -763,7 +807,13 @@ def _first_key(request: ActionRequest) -> str:
 
 
 def _request_parameters(request: ActionRequest) -> dict[str, Any]:
-    return {**vars(request), "key": request.key}
+    return {
+        **vars(request),
+        "key": request.key,
+        "thread": request.thread_id or request.run_key,
+        "epoch": epoch_of(request.position),
+        "step": step_of(request.position) or 0,
+    }
 
 
 def _attempt_parameters(attempt: Attempt) -> dict[str, Any]:

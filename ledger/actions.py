@@ -97,6 +97,7 @@ class ActionRequest:
     key_ttl: timedelta | None = None
     """How long the downstream system remembers a key; None is for ever."""
     thread_id: str | None = None
+    """The conversation that it belongs to; the run's own if none is named."""
     can_ask: bool = False
     """Whether the claimant can ask the downstream system what became of a lost attempt."""
     settles_after: timedelta = timedelta(seconds=60)
@@ -124,8 +125,22 @@ class Run:
     stopped_at: datetime | None
     """When a stop was asked for. Nothing opens the run again."""
     stop_reason: str | None
+    thread_id: str | None
+    """The conversation that it writes; None where an older release opened it."""
+    spec: str | None
+    """JSON of what it keeps of its agent."""
+    fork_step: int | None
+    """The model turn from which its newest epoch goes another way."""
+    input_tokens: int
+    output_tokens: int
+    """What its model requests took so far."""
     now: datetime
     """The database's clock when the row was read."""
+
+    @classmethod
+    def from_row(cls, row: Mapping[str, Any]) -> Self:
+        """Read a row as psycopg gives it, which may have columns of a later release."""
+        return cls(**{name: row[name] for name in _RUN_COLUMNS})
 
 
 @dataclass(frozen=True)
@@ -177,7 +192,9 @@ class Action:
     settled_at: datetime | None
     """When it became known, after it had been unknown."""
     told_step: int | None
-    """The model turn that told the run so."""
+    """The model turn that told the run so, where an older release did."""
+    told_version: int | None
+    """The version of the thread in which the model was told so."""
     now: datetime
     """The database's clock when the row was read."""
 
@@ -214,4 +231,5 @@ class Action:
         return Outcome(self.outcome, self.result, effect_possible=self.effect_possible)
 
 
+_RUN_COLUMNS = tuple(field.name for field in fields(Run))
 _ACTION_COLUMNS = tuple(field.name for field in fields(Action))

@@ -20,7 +20,7 @@ from .bounded import within
 from .pool import Connection, Pool
 from .sql import QUERIES
 
-__all__ = ["Connection", "LedgerCalls", "Row", "fetch", "fetch_all"]
+__all__ = ["Connection", "LedgerCalls", "Row", "execute", "fetch", "fetch_all", "fetch_each"]
 
 T = TypeVar("T")
 Row: TypeAlias = Mapping[str, Any]
@@ -65,6 +65,8 @@ class LedgerCalls:
                             await connection.close()
                             raise
                 except _TRANSIENT as err:
+                    if isinstance(err, pg.ProgramLimitExceeded):
+                        raise  # too large for Postgres, now and later
                     last = err
                     await asyncio.sleep(_BACK_OFF_SECONDS)
 
@@ -88,6 +90,11 @@ class LedgerCalls:
         return await self._call(lambda connection: fetch_all(connection, query, **parameters))
 
 
+async def execute(connection: Connection, query: str, **parameters: Any) -> None:
+    """Execute a named query that returns no rows."""
+    await connection.execute(QUERIES[query], parameters)
+
+
 async def fetch(connection: Connection, query: str, **parameters: Any) -> Row | None:
     """Execute a named query and return its first row, if it has one."""
     cursor = await connection.execute(QUERIES[query], parameters)
@@ -98,3 +105,15 @@ async def fetch_all(connection: Connection, query: str, **parameters: Any) -> Se
     """Execute a named query and return its rows."""
     cursor = await connection.execute(QUERIES[query], parameters)
     return await cursor.fetchall()
+
+
+async def fetch_each(
+    connection: Connection, *queries: tuple[str, Mapping[str, Any]]
+) -> Sequence[Sequence[Row]]:
+    """Execute named queries that do not depend on each other; one round trip for all of them.
+
+    They are one transaction, and each sees what was committed when it began, in their order.
+    """
+    async with connection.pipeline():
+        cursors = [await connection.execute(QUERIES[name], given) for name, given in queries]
+        return [await cursor.fetchall() for cursor in cursors]

@@ -11,6 +11,8 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 
 from temporalio import workflow
@@ -28,6 +30,7 @@ from temporalio.worker import (
 )
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.agent import RESERVED_PREFIX
     from ..activities.limits import CallLimits
     from ..activities.origin import HEADER, Origin, requested_digest
     from ..activities.wire import pack, unpack
@@ -35,6 +38,26 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import Position, RunKey, run_key
 
 COUNTERS_HEADER: Final = "commitline-counters"
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a call is made in, beyond what Temporal says of it."""
+
+    thread_id: str | None = None
+    """The conversation, where it is not the run's own."""
+    content_limit: int | None = None
+    """Characters of a result that travel."""
+    calls_tools: bool = False
+    """The run's spec says that what is scheduled is a tool. Another worker may serve it, and
+    this one not, during a deploy that adds or removes it."""
+
+
+surroundings: ContextVar[Surroundings] = ContextVar(
+    "commitline_surroundings",
+    default=Surroundings(),  # noqa: B039 - frozen
+)
+"""Set by a workflow of ours around its calls; each workflow runs in a context of its own."""
 
 
 class ActionHeaders(Interceptor):
@@ -87,7 +110,9 @@ class _Outbound(WorkflowOutboundInterceptor):
             self._counters.update(unpack(dict[str, int], RawValue(headers[COUNTERS_HEADER])))
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
-        if input.activity in self._guarded:
+        around = surroundings.get()
+        is_tool = around.calls_tools and not input.activity.startswith(RESERVED_PREFIX)
+        if input.activity in self._guarded or is_tool:
             position = self._position(input)
             limits = CallLimits.before_backstops(
                 input.start_to_close_timeout, input.schedule_to_close_timeout
@@ -99,6 +124,8 @@ class _Outbound(WorkflowOutboundInterceptor):
                 again=position in self._scheduled,
                 attempt_seconds=limits.attempt_seconds,
                 node_seconds=limits.node_seconds,
+                thread_id=around.thread_id,
+                content_limit=around.content_limit,
             )
             self._scheduled.add(position)
             input.headers = {**input.headers, HEADER: origin.to_payload()}

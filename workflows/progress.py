@@ -6,11 +6,13 @@ import string
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ..activities.conversation import Usage
 from ..canonical import scrub
 
 CallState = Literal["running", "ok", "existing", "happened", "error", "unknown"]
 
 _SHOWN: Final = 25
+_KEPT: Final = 600
 _MARKS: Final[dict[CallState, str]] = {
     "running": "running",
     "ok": "done",
@@ -40,11 +42,20 @@ class Progress:
     state: str = "starting"
     steps: int = 0
     calls: list[CallProgress] = field(default_factory=list)
+    """The latest calls."""
+    earlier: int = 0
+    """How many there were before them."""
+    usage: Usage = field(default_factory=Usage)
+    """Tokens of the run so far."""
 
     def begin(self, position: str, summary: str) -> CallProgress:
         """Add a call that begins."""
         call = CallProgress(position, summary, "running")
         self.calls.append(call)
+        if len(self.calls) > _KEPT:
+            # A run may have thousands; the ledger has them all.
+            del self.calls[0]
+            self.earlier += 1
         return call
 
     def markdown(self) -> str:
@@ -55,7 +66,7 @@ class Progress:
             f"> {_cell(self.prompt)}",
         ]
         if self.calls:
-            hidden = len(self.calls) - _SHOWN
+            hidden = self.earlier + len(self.calls) - _SHOWN
             lines += ["", "| position | action | state |", "| --- | --- | --- |"]
             if hidden > 0:
                 lines.append(f"| … | {hidden} earlier calls | |")

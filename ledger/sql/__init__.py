@@ -11,8 +11,8 @@ _NAME = re.compile(r"^-- ([a-z_]+): ", re.MULTILINE)
 _MIGRATION = re.compile(r"(\d{4})_[a-z0-9_]+\.sql")
 
 
-def _load_queries() -> dict[str, LiteralString]:
-    text = (files(__name__) / "queries.sql").read_text(encoding="utf-8")
+def _load_queries(file: str) -> dict[str, LiteralString]:
+    text = (files(__name__) / file).read_text(encoding="utf-8")
     starts = list(_NAME.finditer(text))
     ends = [*(match.start() for match in starts[1:]), len(text)]
     return {
@@ -36,5 +36,5 @@ def _trusted(text: Any) -> LiteralString:
     return cast("LiteralString", text)
 
 
-QUERIES: Final = _load_queries()
-"""Each named query of ``queries.sql``."""
+QUERIES: Final = _load_queries("queries.sql") | _load_queries("threads.sql")
+"""Each named query of ``queries.sql`` (runs and actions) and ``threads.sql``."""

@@ -1,10 +1,21 @@
 -- Named queries. A line `-- name: purpose` starts each; parameters are always bound.
 
 -- open_run: register a run, or go on with one that a retry or a reset opens again.
-insert into agent_runs (run_key, workflow_id, agent, input_digest, opened_attempt_at)
-values (%(run_key)s, %(workflow_id)s, %(agent)s, %(input_digest)s, %(attempt_at)s)
+insert into agent_runs (
+    run_key, workflow_id, agent, input_digest, opened_attempt_at, thread_id, spec)
+values (%(run_key)s, %(workflow_id)s, %(agent)s, %(input_digest)s, %(attempt_at)s,
+        %(thread_id)s, %(spec)s::json)
 on conflict (run_key) do update
-    set input_digest = coalesce(nullif(agent_runs.input_digest, ''), excluded.input_digest),
+    set agent = coalesce(nullif(agent_runs.agent, ''), excluded.agent),
+        -- What the run has kept of its agent since it began; a deploy does not change it. None,
+        -- as its conversation, where its turns are on record as an earlier release kept them.
+        spec = case when agent_runs.spec is null and exists (
+                        select from agent_completions where run_key = excluded.run_key)
+               then null else coalesce(agent_runs.spec, excluded.spec) end,
+        thread_id = case when agent_runs.spec is null and exists (
+                        select from agent_completions where run_key = excluded.run_key)
+               then null else coalesce(agent_runs.thread_id, excluded.thread_id) end,
+        input_digest = coalesce(nullif(agent_runs.input_digest, ''), excluded.input_digest),
         state = case
             when agent_runs.state = 'ended' and agent_runs.stopped_at is null
                  and agent_runs.ended_attempt_at < excluded.opened_attempt_at
@@ -68,6 +79,7 @@ returning *;
 with run as (
     select run_key from agent_runs
      where run_key = %(run_key)s and state = 'running'
+       and (epoch <= %(epoch)s or fork_step > %(step)s)
        for share
 ), action as (
     insert into agent_actions (
@@ -84,10 +96,11 @@ with run as (
        -- The same call of an earlier turn is unknown: see open_unknown.
        and (%(domain_key)s::text is not null or not exists (
             select from agent_actions
-             where run_key = %(run_key)s and tool = %(tool)s
+             where coalesce(thread_id, run_key) = %(thread)s and tool = %(tool)s
                and effective_digest = %(effective_digest)s
                and parked_at is not null and domain_key is null and duplicate_of is null
-               and split_part(position, '.', 1) <> split_part(%(position)s, '.', 1)))
+               and (run_key <> %(run_key)s
+                    or split_part(position, '.', 1) <> split_part(%(position)s, '.', 1))))
     on conflict (key) do nothing
     returning key, domain_key
 ), held as (
@@ -192,13 +205,16 @@ update agent_actions
  where key = %(key)s and claim_token = %(token)s and status = 'pending'
 returning key;
 
--- open_unknown: another turn's equal call of a keyless tool, which is still unknown. Two equal
+-- open_unknown: an equal call of a keyless tool, by another turn or another run of the same
+-- conversation, which is still unknown. Two equal
 -- calls in one message (the part before the dot) are two calls. Locked: it must not become
 -- known before the row that repeats it is there to be settled with it.
 select *, clock_timestamp() as now from agent_actions
- where run_key = %(run_key)s and tool = %(tool)s and effective_digest = %(effective_digest)s
+ where coalesce(thread_id, run_key) = %(thread)s and tool = %(tool)s
+   and effective_digest = %(effective_digest)s
    and parked_at is not null and domain_key is null and duplicate_of is null
-   and split_part(position, '.', 1) <> split_part(%(position)s, '.', 1)
+   and (run_key <> %(run_key)s
+        or split_part(position, '.', 1) <> split_part(%(position)s, '.', 1))
  order by created_at, key
  limit 1
    for share;

@@ -8,14 +8,17 @@ the outside afterwards: the provider's counters, the ledger's rows, the run's hi
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, LiteralString, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, LiteralString, Self, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
@@ -23,15 +26,15 @@ from psycopg import sql
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
-from temporalio.common import RawValue, RetryPolicy
+from temporalio.common import RetryPolicy
 
-from commitline.activities.conversation import Message, ToolResult
-from commitline.activities.run_activities import CALL_MODEL, CallModel
-from commitline.activities.wire import unpack
+from commitline.activities.conversation import Message, RunResult, ToolResult
+from commitline.activities.wire import from_text
 from commitline.client import AgentClient, RunHandle
 from commitline.config import Settings
 from commitline.devstack import DevStack
-from commitline.ledger import Action
+from commitline.identity import thread_workflow
+from commitline.ledger import Action, StoredMessage
 from commitline.testing.processes import ProviderProcess, WorkerProcess
 from commitline.testing.provider import serve
 
@@ -70,8 +73,10 @@ class Aftermath:
     @property
     def results(self) -> list[ToolResult]:
         """What the model was told about the calls of its first message."""
-        _, _, told = self.conversation
+        _, _, told, *notices = self.conversation
         assert told.role == "tool"
+        # What was unknown may have been settled before the next turn.
+        assert all(one.text.startswith("[notice]") for one in notices)
         return told.results
 
     def told(self, tool: str) -> ToolResult:
@@ -90,6 +95,7 @@ class Scene:
         self.provider = provider
         self.settings = settings
         self.run_id = f"run-{uuid.uuid4()}"
+        self.thread_id = f"talk-{uuid.uuid4()}"
         self._folder = folder
 
     @property
@@ -135,13 +141,25 @@ class Scene:
             "support", "Please charge order 4821.", id=self.run_id, retry_policy=retry_policy
         )
 
+    async def send(self, text: str, request_id: str) -> RunResult:
+        """Say something in the scene's conversation, to the agent that all apps here have."""
+        return await self.client.send(self.thread_id, text, agent="support", request_id=request_id)
+
+    async def terminate(self) -> None:
+        """Terminate the conversation's run in Temporal: no code of ours gets to know."""
+        await self.temporal.get_workflow_handle(thread_workflow(self.thread_id)).terminate()
+
+    async def messages(self) -> Sequence[StoredMessage]:
+        """Return the conversation as it is now."""
+        return await (await self.client.ledger()).threads.messages(self.thread_id)
+
     async def crash(self, app: str, *, at: str) -> None:
         """Have a worker work until it kills itself."""
         with self.worker(app, crash_at=at) as worker:
             try:
                 await asyncio.to_thread(worker.wait_until_killed)
             except Exception as err:
-                err.add_note(self._tail())
+                err.add_note(self.tail())
                 raise
 
     async def finish(self, app: str) -> Aftermath:
@@ -162,23 +180,25 @@ class Scene:
             async with asyncio.timeout(60):
                 result = await run.result()
         except Exception as err:
-            err.add_note(self._tail())
+            err.add_note(self.tail())
             raise
         stats = await asyncio.to_thread(self.provider.stats)
-        count_file = self._folder / "model_calls"
         return Aftermath(
             output=result.output,
             actions=list(await run.actions()),
-            conversation=await self._conversation(),
+            conversation=await self._conversation(run),
             effects=stats["effects"],
             sent={
                 kind: [(s["key"], s["body"]) for s in stats["sent"] if s["kind"] == kind]
                 for kind in stats["requests"]
             },
-            turns=[int(line) for line in count_file.read_text().split()]
-            if count_file.exists()
-            else [],
+            turns=self.turns(),
         )
+
+    def turns(self) -> list[int]:
+        """Return the turn of every request that has reached a counting model."""
+        count_file = self._folder / "model_calls"
+        return [int(line) for line in count_file.read_text().split()] if count_file.exists() else []
 
     async def actions(self) -> list[Action]:
         """Return the rows as they are now."""
@@ -207,17 +227,16 @@ class Scene:
             )
         )
 
-    def _tail(self) -> str:
-        return self.log.read_text(errors="replace")[-4000:]
+    def tail(self) -> str:
+        """Return the end of what the workers said, for whoever reads a failure."""
+        return self.log.read_text(errors="replace")[-4000:] if self.log.exists() else ""
 
-    async def _conversation(self) -> list[Message]:
-        history = await self.temporal.get_workflow_handle(self.run_id).fetch_history()
-        asked = [
-            event.activity_task_scheduled_event_attributes.input.payloads[0]
-            for event in history.events
-            if event.activity_task_scheduled_event_attributes.activity_type.name == CALL_MODEL
-        ]
-        return unpack(CallModel, RawValue(asked[-1])).messages
+    async def _conversation(self, run: RunHandle) -> list[Message]:
+        ledger = await self.client.ledger()
+        stored = await ledger.threads.messages((await run.status()).run_key)
+        messages = [from_text(Message, one.message) for one in stored]
+        assert messages[-1].role == "assistant", "a run ends with what the model said last"
+        return messages[:-1]
 
 
 Script = Callable[[Scene], Awaitable[T]]
@@ -230,6 +249,111 @@ async def until(holds: Callable[[], Awaitable[bool]]) -> None:
             if await holds():
                 return
             await asyncio.sleep(0.05)
+
+
+class Gate:
+    """Keeps whoever writes a table waiting in the database until it is opened.
+
+    By default that is every claim of a new action: it writes domain keys, whether the action has
+    one or not. The commit of a model turn does not; it writes messages.
+    """
+
+    def __init__(
+        self,
+        scene: Scene,
+        table: Literal["agent_domain_keys", "agent_messages"] = "agent_domain_keys",
+    ) -> None:
+        self._url = scene.settings.database_url
+        self._table = table
+        self._waiting = f"""
+            pg_locks join pg_database on pg_database.oid = pg_locks.database
+             where datname = current_database() and relation = '{table}'::regclass
+               and not granted
+        """
+
+    async def __aenter__(self) -> Self:
+        self._gate = await psycopg.AsyncConnection.connect(self._url)
+        self._watch = await psycopg.AsyncConnection.connect(self._url, autocommit=True)
+        await self._gate.execute(f"lock table {self._table} in share mode".encode())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._gate.close()
+        await self._watch.close()
+
+    async def reached(self, times: int = 1) -> None:
+        """Wait until so many are waiting."""
+
+        async def so_many_wait() -> bool:
+            return len(await self._all(f"select pid from {self._waiting}")) >= times
+
+        await until(so_many_wait)
+
+    async def open(self) -> None:
+        """Let all through."""
+        await self._gate.rollback()
+
+    async def passed(self) -> None:
+        """Open it, and wait until those that were waiting have come to their end."""
+        waiting = await self._all(f"select pid from {self._waiting}")
+        await self.open()
+        pids = ", ".join(str(pid) for (pid,) in waiting)
+        at_work = f"select pid from pg_stat_activity where state = 'active' and pid in ({pids})"
+
+        async def all_ended() -> bool:
+            return not await self._all(at_work)
+
+        await until(all_ended)
+
+    async def turn_away(self) -> None:
+        """End the sessions that wait, and so what they were to write; then open."""
+        await self._all(f"select pg_terminate_backend(pid) from {self._waiting}")
+
+        async def nobody_waits() -> bool:
+            return not await self._somebody_waits()
+
+        await until(nobody_waits)
+        await self.open()
+
+    async def _somebody_waits(self) -> bool:
+        return bool(await self._all(f"select pid from {self._waiting}"))
+
+    async def _all(self, query: str) -> list[tuple[Any, ...]]:
+        return await (await self._watch.execute(query.encode())).fetchall()
+
+
+async def freeze_in_claim(
+    scene: Scene, worker: WorkerProcess, start: Callable[[], Awaitable[None]], *, commits: bool
+) -> None:
+    """Freeze a worker whose first claim is under way, and then have it commit, or be lost.
+
+    Args:
+        scene: Where.
+        worker: Not started yet; it is started here, and the caller kills it.
+        start: Has a run begin.
+        commits: Whether the claim is committed.
+    """
+
+    async def is_dispatched() -> bool:
+        ledger = await scene.client.ledger()
+        return any(row.state == "dispatched" for row in await ledger.list())
+
+    async with Gate(scene) as gate:
+        await start()
+        worker.__enter__()
+        await gate.reached()
+        assert worker.process is not None
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        if commits:
+            await gate.open()
+            await until(is_dispatched)
+        else:
+            await gate.turn_away()
 
 
 class Played(Generic[T]):

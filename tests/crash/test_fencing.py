@@ -15,7 +15,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-import psycopg
 import pytest
 
 from commitline import (
@@ -31,7 +30,15 @@ from commitline.activities.scripted_model import call, say
 from commitline.examples.shop import payments
 from commitline.ledger import Action
 from commitline.testing.processes import WorkerProcess
-from commitline.tests.crash.stage import Aftermath, Played, Scene, Script, Stage, until
+from commitline.tests.crash.stage import (
+    Aftermath,
+    Played,
+    Scene,
+    Script,
+    Stage,
+    freeze_in_claim,
+    until,
+)
 
 # --- what the workers run
 
@@ -184,35 +191,11 @@ async def _overtaken(
 
 async def _claim_and_freeze(scene: Scene, worker: WorkerProcess, *, commits: bool) -> None:
     """Freeze a worker whose claim is under way, and then have it commit, or be lost."""
-    waiting = """
-        pg_locks join pg_database on pg_database.oid = pg_locks.database
-         where datname = current_database() and relation = 'agent_actions'::regclass
-           and not granted
-    """
-    url = scene.settings.database_url
-    async with (
-        await psycopg.AsyncConnection.connect(url) as gate,
-        await psycopg.AsyncConnection.connect(url, autocommit=True) as watch,
-    ):
 
-        async def anybody() -> bool:
-            found = await watch.execute(f"select pid from {waiting}".encode())
-            return bool(await found.fetchall())
-
-        async def nobody() -> bool:
-            return not await anybody()
-
-        await gate.execute("lock table agent_actions in share mode")
+    async def start() -> None:
         await scene.client.start("support", "Charge.", id=scene.run_id, tool_timeout=2)
-        worker.__enter__()
-        await until(anybody)
-        _freeze(worker)
-        if not commits:
-            await watch.execute(f"select pg_terminate_backend(pid) from {waiting}".encode())
-            await until(nobody)
-        await gate.rollback()
-        if commits:
-            await until(lambda: _is(scene, "dispatched"))
+
+    await freeze_in_claim(scene, worker, start, commits=commits)
 
 
 # --- frozen while its tool is at work

@@ -12,8 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import psycopg
@@ -23,19 +22,18 @@ from commitline import Agent, App, Effect, NotAttempted, ScriptedModel, ToolCont
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.run_activities import (
-    CALL_MODEL,
     CLOSE_RUN,
     OPEN_RUN,
-    RECORD_COMPLETION,
     RECORD_OUTCOME,
 )
 from commitline.activities.scripted_model import call, say
+from commitline.activities.turns import CALL_MODEL, RECORD_TURN
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.errors import LedgerUnavailable, RunFailed
 from commitline.examples.shop import payments
 from commitline.testing.proxy import TcpProxy
-from commitline.tests.crash.stage import Aftermath, Played, Scene, Script, Stage, until
+from commitline.tests.crash.stage import Aftermath, Gate, Played, Scene, Script, Stage, until
 
 # --- what the workers run
 
@@ -257,57 +255,6 @@ async def _read_only(scene: Scene, on: bool) -> None:
         await connection.execute(statement.encode())
 
 
-class Gate:
-    """Keeps every claim waiting in the database until it is opened."""
-
-    _WAITING: Final = """
-        pg_locks join pg_database on pg_database.oid = pg_locks.database
-         where datname = current_database() and relation = 'agent_actions'::regclass
-           and not granted
-    """
-
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-
-    async def __aenter__(self) -> Self:
-        url = self._scene.settings.database_url
-        self._connection = await psycopg.AsyncConnection.connect(url)
-        await self._connection.execute("lock table agent_actions in share mode")
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._connection.close()
-
-    async def reached(self) -> None:
-        """Wait until a claim is waiting."""
-        await until(self._anybody)
-
-    async def open(self) -> None:
-        """Let all through."""
-        await self._connection.rollback()
-
-    async def turn_away(self) -> None:
-        """End the sessions that wait, and so their claims; then open."""
-        await _query(
-            self._scene,
-            f"select pg_terminate_backend(pid) from {self._WAITING}",
-        )
-
-        async def nobody() -> bool:
-            return not await self._anybody()
-
-        await until(nobody)
-        await self.open()
-
-    async def _anybody(self) -> bool:
-        return await _count(self._scene, self._WAITING) > 0
-
-
 def _assert_sent_once(left: Survived, app: str) -> None:
     """One request, sent after its intent was committed; one row, done; and the model knows."""
     kind, key, body = _SENT[app]
@@ -525,9 +472,9 @@ def _away_while_the_model_thinks(fault: str) -> Script[Survived]:
             await until(lambda: _is_asked(scene))
             getattr(proxy, fault)()
             scene.hold.unlink()
-            await until(lambda: _has_scheduled(scene, RECORD_COMPLETION))
+            await until(lambda: _has_scheduled(scene, RECORD_TURN))
             seen = {
-                "completions": await _count(scene, "agent_completions"),
+                "completions": await _count(scene, "agent_messages where role = 'assistant'"),
                 "requests": scene.provider.requests("charge"),
             }
             proxy.thaw()
@@ -563,7 +510,7 @@ def test_a_completion_that_cannot_be_recorded_is_kept_by_the_run_and_not_paid_fo
     left = played[f"thinking, {fault}"]
 
     assert (left.then["completions"], left.then["requests"]) == (completions, 0)
-    assert left.activities == [OPEN_RUN, CALL_MODEL, RECORD_COMPLETION, *_USUAL[2:]]
+    assert left.activities == [OPEN_RUN, CALL_MODEL, RECORD_TURN, *_USUAL[2:]]
     assert left.after.turns == [0, 1]
     _assert_sent_once(left, "charging")
 
@@ -656,7 +603,10 @@ def test_an_outcome_too_big_for_history_is_held_until_the_ledger_is_back(
 
 def _claim_without_an_answer(app: str, afterwards: str) -> Script[Survived]:
     async def play(scene: Scene) -> Survived:
-        async with Gate(scene) as gate, _behind_a_proxy(scene, app, statement_seconds="2") as proxy:
+        async with (
+            Gate(scene) as gate,
+            _behind_a_proxy(scene, app, statement_seconds="2") as proxy,
+        ):
             await scene.start()
             await gate.reached()
             proxy.freeze_answers()
@@ -696,9 +646,13 @@ def test_an_attempt_knows_its_own_claim_again_whose_answer_was_lost(
 
 _LOST: Final = {
     "action": ["agent_actions"],
-    "everything": ["agent_actions", "agent_domain_keys", "agent_completions", "agent_runs"],
+    "everything but what was said": ["agent_actions", "agent_domain_keys", "agent_runs"],
 }
-_LOSSES: Final = [("charging", "action"), ("charging", "everything"), ("mailing", "action")]
+_LOSSES: Final = [
+    ("charging", "action"),
+    ("charging", "everything but what was said"),
+    ("mailing", "action"),
+]
 
 
 def _lose_while_at_work(app: str, tables: list[str]) -> Script[Survived]:

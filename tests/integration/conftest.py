@@ -15,6 +15,18 @@ from commitline.devstack import DevStack
 from commitline.ledger import ActionLedger, ledger_pool
 from commitline.ledger.pool import Pool
 
+_TABLES = (
+    "agent_messages",
+    "agent_requests",
+    "agent_values",
+    "agent_threads",
+    "agent_completions",
+    "agent_domain_keys",
+    "agent_actions",
+    "agent_runs",
+)
+"""What refers to another comes before it."""
+
 
 @pytest.fixture(scope="module")
 def ledger_database_url(devstack: DevStack, database_template: str) -> Iterator[str]:
@@ -40,7 +52,7 @@ async def pool(ledger_database_url: str) -> AsyncIterator[Pool]:
     """An open pool on empty tables, big enough for the races that the tests arrange."""
     async with ledger_pool(ledger_database_url, size=30) as pool:
         async with pool.connection() as connection:
-            for table in ("agent_completions", "agent_domain_keys", "agent_actions", "agent_runs"):
+            for table in _TABLES:
                 await connection.execute(sql.SQL("delete from {}").format(sql.Identifier(table)))
         yield pool
 

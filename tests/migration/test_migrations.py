@@ -8,15 +8,17 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
-from typing import Any, LiteralString, get_args
+from pathlib import Path
+from typing import Any, LiteralString, cast, get_args
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.rows import DictRow, dict_row
 
 from commitline.devstack import DevStack
 from commitline.errors import IdempotencyKeyConflict, LedgerUnavailable, SchemaMismatch
@@ -34,18 +36,22 @@ from commitline.ledger import (
     Owned,
     Parked,
     Run,
+    StoredMessage,
+    Thread,
     check_schema,
     ledger_pool,
     migrate,
 )
 from commitline.ledger.actions import ActionStatus, OutcomeKind, RunState
 from commitline.ledger.sql import migrations
+from commitline.ledger.threads import MessageRole
 
 VERSIONS = [number for number, _, _ in migrations()]
 
 CONSTRAINTS = {
     "agent_runs": [
         "agent_runs_ended_says_when",
+        "agent_runs_fork_says_where",
         "agent_runs_pkey",
         "agent_runs_state_is_known",
         "agent_runs_stop_says_why",
@@ -65,6 +71,7 @@ CONSTRAINTS = {
         "agent_actions_pkey",
         "agent_actions_run_exists",
         "agent_actions_status_is_known",
+        "agent_actions_told_in_a_version_what_was_settled",
         "agent_actions_told_what_was_settled",
     ],
     "agent_domain_keys": [
@@ -75,9 +82,25 @@ CONSTRAINTS = {
         "agent_completions_pkey",
         "agent_completions_run_exists",
     ],
+    "agent_threads": [
+        "agent_threads_pkey",
+        "agent_threads_version_counts_from_zero",
+    ],
+    "agent_messages": [
+        "agent_messages_pkey",
+        "agent_messages_role_is_known",
+        "agent_messages_thread_exists",
+    ],
+    "agent_requests": [
+        "agent_requests_pkey",
+        "agent_requests_reply_is_complete",
+        "agent_requests_thread_exists",
+    ],
+    "agent_values": ["agent_values_pkey"],
     "agent_schema_migrations": ["agent_schema_migrations_pkey"],
 }
 INDEXES = [
+    "agent_actions_claimed_for_another",
     "agent_actions_one_per_position",
     "agent_actions_open_unknown",
     "agent_actions_parked",
@@ -86,9 +109,16 @@ INDEXES = [
     "agent_actions_settled",
     "agent_completions_pkey",
     "agent_domain_keys_pkey",
+    "agent_messages_one_completion_per_turn",
+    "agent_messages_one_per_request",
+    "agent_messages_pkey",
+    "agent_requests_pkey",
     "agent_runs_by_workflow",
     "agent_runs_pkey",
     "agent_schema_migrations_pkey",
+    "agent_threads_pkey",
+    "agent_values_by_thread",
+    "agent_values_pkey",
 ]
 
 
@@ -285,9 +315,9 @@ async def test_what_an_older_release_left_is_kept_and_can_be_claimed(empty_url: 
         assert connection.execute(everything).fetchall() == before
     assert ask(
         empty_url,
-        "select distinct failures, sent_until, asking, in_progress, settled_at, told_step "
-        "from agent_actions",
-    ) == [(0, None, False, False, None, None)]
+        "select distinct failures, sent_until, asking, in_progress, settled_at, told_step, "
+        "told_version from agent_actions",
+    ) == [(0, None, False, False, None, None, None)]
     async with ledger_pool(empty_url, size=2) as pool:
         ledger = ActionLedger(pool)
         await claim_what_is_old(ledger)
@@ -295,10 +325,11 @@ async def test_what_an_older_release_left_is_kept_and_can_be_claimed(empty_url: 
         await record_what_is_old(ledger, token)
 
 
-async def claim_what_is_old(ledger: ActionLedger) -> None:
-    def later(second: int = 1) -> Attempt:
-        return Attempt(NOON + timedelta(seconds=second), uuid.uuid4(), timedelta(hours=1))
+def later(second: int = 1) -> Attempt:
+    return Attempt(NOON + timedelta(seconds=second), uuid.uuid4(), timedelta(hours=1))
 
+
+async def claim_what_is_old(ledger: ActionLedger) -> None:
     for second in (1, 2):  # its lease, whoever asks, and not the lease of who asked last
         asked = await ledger.claim(old_action("0.0"), later(second))
         assert isinstance(asked, Ask)
@@ -333,6 +364,199 @@ async def record_what_is_old(ledger: ActionLedger, token: uuid.UUID) -> None:
     assert [(one.position, one.recorded) for one in told] == [("0.3", ended), ("1.3", ended)]
 
 
+PREVIOUS = (Path(__file__).parent / "queries_of_0003.sql").read_text(encoding="utf-8")
+"""The queries of the release before migration 0004."""
+
+
+def previous_queries() -> dict[str, LiteralString]:
+    found: list[tuple[str, Any]] = re.findall(
+        r"^-- ([a-z_]+): .*?\n(.*?)(?=^-- [a-z_]+: |\Z)", PREVIOUS, re.MULTILINE | re.DOTALL
+    )
+    return {name: cast("LiteralString", text) for name, text in found}
+
+
+class PreviousRelease:
+    """A worker of the release before, as far as the database sees it."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def does(self, query: str, **parameters: Any) -> DictRow | None:
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            cursor = connection.cursor(row_factory=dict_row)
+            cursor.execute(previous_queries()[query], parameters)
+            return None if cursor.description is None else cursor.fetchone()
+
+    def opens(self, run_key: str) -> DictRow | None:
+        return self.does(
+            "open_run",
+            run_key=run_key,
+            workflow_id="r",
+            agent="a",
+            input_digest="i",
+            attempt_at=NOON,
+        )
+
+    def claims(self, query: str, at: str, token: uuid.UUID, **given: Any) -> DictRow | None:
+        usual = {
+            "key": f"r/1:{at}",
+            "tool": "ship",
+            "args": "{}",
+            "run_key": "r/1",
+            "position": at,
+            "thread_id": None,
+            "idempotency_key": f"key-{at}",
+            "domain_key": None,
+            "generation": 1,
+            "effect": "at_most_once",
+            "key_ttl": None,
+            "requested_digest": "d",
+            "effective_digest": "d",
+            "token": token,
+            "attempt_at": NOON,
+            "lease": timedelta(minutes=1),
+            "deadline": timedelta(seconds=30),
+        }
+        return self.does(query, **(usual | given))
+
+    def records(self, at: str, token: uuid.UUID) -> DictRow | None:
+        return self.does(
+            "record",
+            key=f"r/1:{at}",
+            token=token,
+            outcome="ok",
+            effect_possible=True,
+            result='{"id":1}',
+        )
+
+    def parks(self, at: str, token: uuid.UUID) -> DictRow | None:
+        return self.does(
+            "park", key=f"r/1:{at}", token=token, reason="lost", over=True, failures=None
+        )
+
+
+def test_the_previous_releases_queries_are_all_there() -> None:
+    assert len(previous_queries()) == 33
+    assert {"open_run", "claim_new", "record", "mark_told"} <= set(previous_queries())
+
+
+@pytest.mark.parametrize("name", sorted(previous_queries()))
+def test_every_query_of_the_previous_release_fits_the_migrated_database(
+    database_url: str, name: str
+) -> None:
+    numbers: dict[str, str] = {}
+    query = re.sub(
+        r"%\((\w+)\)s",
+        lambda found: numbers.setdefault(found[1], f"${len(numbers) + 1}"),
+        previous_queries()[name],
+    )
+
+    with psycopg.connect(database_url) as connection:
+        prepared = connection.pgconn.prepare(b"", query.encode())
+
+    assert prepared.error_message == b""
+
+
+async def test_a_worker_of_the_previous_release_works_beside_a_new_one(database_url: str) -> None:
+    old, token = PreviousRelease(database_url), uuid.uuid4()
+
+    opened = old.opens("r/1")
+    assert opened is not None
+    assert (opened["state"], opened["spec"], opened["thread_id"]) == ("running", None, None)
+    assert old.claims("claim_new", "0.0", token, domain_key="order") == {"key": "r/1:0.0"}
+    assert old.records("0.0", token) == {"key": "r/1:0.0"}
+    inserted = old.claims("insert_dispatched", "0.1", token)
+    assert inserted is not None
+    assert inserted["tries"] == 1
+    assert old.records("0.1", token) == {"key": "r/1:0.1"}
+    assert old.claims("claim_new", "0.2", token) == {"key": "r/1:0.2"}
+    parked = old.parks("0.2", token)
+    assert parked is not None
+    assert parked["parked_reason"] == "lost"
+    same = {"run_key": "r/1", "tool": "ship", "effective_digest": "d", "position": "1.0"}
+    unknown = old.does("open_unknown", **same)
+    assert unknown is not None
+    assert unknown["key"] == "r/1:0.2"
+    assert old.claims("claim_new", "1.0", token) is None
+    completion = {"run_key": "r/1", "step": 0, "completion": '{"text":"hi"}'}
+    assert old.does("record_completion", **completion) == {"completion": '{"text":"hi"}'}
+    ended = old.does("end_run", run_key="r/1", attempt_at=NOON + timedelta(seconds=1))
+    assert ended is not None
+    assert ended["state"] == "ended"
+
+
+async def test_a_new_worker_goes_on_with_what_one_of_the_previous_release_has_begun(
+    database_url: str,
+) -> None:
+    old, token = PreviousRelease(database_url), uuid.uuid4()
+    old.opens("r/1")
+    old.does("record_completion", run_key="r/1", step=0, completion="{}")
+    old.claims("claim_new", "0.0", token)
+    old.parks("0.0", token)
+    old.claims("claim_new", "0.1", token, effective_digest="other")
+    old.records("0.1", token)
+    request = replace(old_action("0.1"), args="{}", effective_digest="other")
+
+    async with ledger_pool(database_url, size=2) as pool:
+        ledger = ActionLedger(pool)
+        opened = await open_again(ledger, "r/1")
+        done = await ledger.claim(request, later(1))
+        repeated = await ledger.claim(
+            replace(request, position=Position("1.0"), effective_digest="d"), later(1)
+        )
+
+    # Its turns go on as they began; see `earlier_runs`.
+    assert (opened.state, opened.spec) == ("running", None)
+    assert isinstance(done, AlreadyDone)
+    assert isinstance(repeated, Parked)
+    assert repeated.action.duplicate_of == "r/1:0.0"
+
+
+async def test_a_run_that_was_opened_and_had_no_turn_yet_keeps_a_conversation_from_then_on(
+    database_url: str,
+) -> None:
+    PreviousRelease(database_url).opens("r/1")
+
+    async with ledger_pool(database_url, size=2) as pool:
+        opened = await open_again(ActionLedger(pool), "r/1")
+
+    assert (opened.thread_id, opened.spec) == ("r/1", '{"name":"a"}')
+
+
+async def test_a_worker_of_the_previous_release_claims_in_a_run_that_a_new_one_has_opened(
+    database_url: str,
+) -> None:
+    old, token = PreviousRelease(database_url), uuid.uuid4()
+
+    async with ledger_pool(database_url, size=2) as pool:
+        ledger = ActionLedger(pool)
+        kept = await open_again(ledger, "r/1")
+        again = old.opens("r/1")
+        claimed = old.claims("claim_new", "0.0", token)
+        recorded = old.records("0.0", token)
+        request = replace(old_action("0.0"), args="{}", effective_digest="d")
+        done = await ledger.claim(request, later(1))
+
+    assert again is not None
+    assert again["thread_id"] == kept.thread_id == "r/1"
+    assert claimed == recorded == {"key": "r/1:0.0"}
+    assert isinstance(done, AlreadyDone)
+    assert done.action.recorded == Outcome.ok('{"id":1}')
+
+
+async def open_again(ledger: ActionLedger, run_key: str) -> Run:
+    """Open a run as this release does."""
+    return await ledger.open_run(
+        run_key=RunKey(run_key),
+        workflow_id="r",
+        agent="a",
+        input_digest="i",
+        attempt_at=NOON + timedelta(seconds=1),
+        thread_id=run_key,
+        spec='{"name":"a"}',
+    )
+
+
 async def test_migrating_holds_no_lock_afterwards(empty_url: str) -> None:
     await migrate(empty_url)
 
@@ -354,6 +578,20 @@ def test_migrating_up_gives_the_stated_schema(database_url: str) -> None:
     assert [name for (name,) in indexes] == INDEXES
 
 
+def test_a_message_in_python_has_the_columns_of_its_table_but_for_what_hides_it(
+    database_url: str,
+) -> None:
+    columns = ask(
+        database_url,
+        "select column_name from information_schema.columns where table_name = 'agent_messages'",
+    )
+
+    found = {name for (name,) in columns} - {field.name for field in fields(StoredMessage)}
+
+    # Only what a fork has not taken back is read; its thread is the one that was asked for.
+    assert found == {"thread_id", "superseded_at"}
+
+
 def test_every_constraint_has_the_name_that_a_migration_gives_it(database_url: str) -> None:
     written = {
         name
@@ -370,9 +608,16 @@ def test_every_constraint_has_the_name_that_a_migration_gives_it(database_url: s
     assert {name for (name,) in found} == written
 
 
-@pytest.mark.parametrize(("row", "table"), [(Action, "agent_actions"), (Run, "agent_runs")])
+@pytest.mark.parametrize(
+    ("row", "table"),
+    [
+        (Action, "agent_actions"),
+        (Run, "agent_runs"),
+        (Thread, "agent_threads"),
+    ],
+)
 def test_a_row_in_python_has_the_columns_of_its_table(
-    database_url: str, row: type[Action] | type[Run], table: str
+    database_url: str, row: type[Action] | type[Run] | type[Thread], table: str
 ) -> None:
     columns = ask(
         database_url,
@@ -391,6 +636,7 @@ def test_a_row_in_python_has_the_columns_of_its_table(
         ("agent_actions_status_is_known", set(get_args(ActionStatus))),
         ("agent_actions_outcome_is_known", set(get_args(OutcomeKind))),
         ("agent_runs_state_is_known", set(get_args(RunState))),
+        ("agent_messages_role_is_known", set(get_args(MessageRole))),
     ],
 )
 def test_python_and_postgres_know_the_same_values(

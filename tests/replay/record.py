@@ -19,6 +19,8 @@ from pathlib import Path
 from temporalio.client import Client
 
 from commitline import Agent, AgentClient, App, Effect, ScriptedModel, ToolRefused, tool
+from commitline.activities.conversation import Completion
+from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import Answer, call, say
 from commitline.config import Settings
 from commitline.devstack import DevStack
@@ -81,6 +83,15 @@ ERRORS = call(
     ("refuses", {"reason": "not a parameter"}),
     ids=["a", "a", "", "b", "c"],
 )
+
+
+def cuts_the_database(request: ModelRequest) -> Completion:
+    """Answer while the database goes away; it is back by itself some time after."""
+    PROXIES[0].cut()
+    threading.Timer(3, PROXIES[0].restore).start()
+    return LOOK
+
+
 SCRIPTS: dict[str, Sequence[Answer]] = {
     "plain_answer": [say("Hello.")],
     "three_calls": [THREE, say("Done.")],
@@ -94,6 +105,20 @@ SCRIPTS: dict[str, Sequence[Answer]] = {
     "within_its_deadline": [THREE, say("Done.")],
     "past_its_deadline": [call(("waits", {}), ("lookup_order", {"order_id": "4821"}))],
     "recorded_later": [call(("outlives_the_database", {"seconds": 3})), LOOK, say("Done.")],
+    "outcome_recorded_later": [
+        call(("outlives_the_database", {"seconds": 3})),
+        LOOK,
+        say("Done."),
+    ],
+    "turn_recorded_later": [cuts_the_database, say("Done.")],
+    "three_calls_of_a_thread": [THREE, say("Done.")],
+    "two_requests_of_a_thread": [LOOK, say("One."), LOOK, say("Two.")],
+    "forked": [LOOK, LOOK, say("Done.")],
+    "structured_output": [
+        say("Three."),
+        call(("final_result", {"value": "three"})),
+        call(("final_result", {"value": 3})),
+    ],
 }
 DEADLINES = {"within_its_deadline": 600, "past_its_deadline": 1}
 
@@ -106,7 +131,10 @@ def agent(name: str) -> Agent:
     ]
     model = ScriptedModel(f"scripted-{name}", SCRIPTS[name])
     deadline = DEADLINES.get(name)
-    return Agent(name, model, "Help.", tools=tools, max_steps=3, run_deadline=deadline)
+    output = int if name == "structured_output" else None
+    return Agent(
+        name, model, "Help.", tools=tools, max_steps=3, run_deadline=deadline, output_type=output
+    )
 
 
 async def record(stack: DevStack) -> None:
@@ -135,12 +163,24 @@ async def serve_and_record(app: App, temporal: Client, settings: Settings, url: 
 
 async def record_one(client: AgentClient, name: str) -> None:
     """Run one script to its end, good or bad, and write its history."""
-    run = await client.start(name, "Please help with order 4821.", id=name)
-    workflow = client.temporal.get_workflow_handle(name)
+    if name.endswith("_of_a_thread"):
+        run = client.thread(name).run
+        await asyncio.gather(
+            *(
+                client.send(name, "Please help.", agent=name, request_id=str(number))
+                for number in range(2 if name.startswith("two_requests") else 1)
+            )
+        )
+    else:
+        run = await client.start(name, "Please help with order 4821.", id=name)
+    workflow = client.temporal.get_workflow_handle(run.id)
     if name == "canceled":
         await asyncio.to_thread(WAITING.wait)
         await workflow.cancel()
     with suppress(RunError):
+        await run.result()
+    if name == "forked":
+        await run.reset(to_step=1, fork=True)
         await run.result()
     history = await workflow.fetch_history()
     (HISTORIES / f"{name}.json").write_text(history.to_json() + "\n", encoding="utf-8")

@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from temporalio.workflow import NondeterminismError
 
-from commitline.workflows import agent_run
+from commitline.workflows import agent_run, turn
 
 from . import replaying
 
@@ -22,11 +23,17 @@ def test_there_is_a_history_of_every_way_that_a_run_ends() -> None:
     assert [path.stem for path in HISTORIES] == [
         "canceled",
         "errors_and_an_unknown_tool",
+        "forked",
         "out_of_steps",
+        "outcome_recorded_later",
         "past_its_deadline",
         "plain_answer",
         "recorded_later",
+        "structured_output",
         "three_calls",
+        "three_calls_of_a_thread",
+        "turn_recorded_later",
+        "two_requests_of_a_thread",
         "within_its_deadline",
     ]
 
@@ -53,17 +60,17 @@ def test_recorded_runs_replay_whatever_order_sets_and_hashes_have(seed: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "changed"),
+    ("module", "name", "changed"),
     [
-        ("OPEN_RUN", "commitline.begin_run"),
-        ("position", lambda step, call: f"{step}-{call}"),
+        (agent_run, "OPEN_RUN", "commitline.begin_run"),
+        (turn, "position", lambda step, call, *, epoch=0: f"{step}-{call}"),
     ],
     ids=["another first activity", "other positions"],
 )
 async def test_changed_code_does_not_replay(
-    name: str, changed: Any, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, name: str, changed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_run, name, changed)
+    monkeypatch.setattr(module, name, changed)
 
     result = await replaying.replay(replaying.HISTORIES / "errors_and_an_unknown_tool.json")
 

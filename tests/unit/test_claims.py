@@ -79,6 +79,7 @@ DISPATCHED = Action(
     in_progress=False,
     settled_at=None,
     told_step=None,
+    told_version=None,
     now=NOON + MINUTE,
 )
 INTENT = replace(

@@ -150,13 +150,18 @@ def test_a_command_that_is_shown_is_one_that_the_command_line_takes(shown: str) 
     context = None
     name, *arguments = shlex.split(shown)
 
-    while hasattr(command, "commands"):
+    while hasattr(command, "commands") and not _stands_alone(command, arguments):
         context = command.make_context(name, [], parent=context, resilient_parsing=True)
         name, *arguments = arguments
         command = command.commands[name]
 
     # Raises on an unknown option, a missing argument or one too many.
     command.make_context(name, arguments, parent=context)
+
+
+def _stands_alone(group: Any, arguments: list[str]) -> bool:
+    """Whether a group does something itself (`commitline runs`) and no command of it is named."""
+    return bool(group.invoke_without_command) and (not arguments or arguments[0].startswith("-"))
 
 
 def test_the_error_reference_lists_every_code_with_its_class_and_no_other() -> None:

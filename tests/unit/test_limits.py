@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,9 @@ from structlog.testing import capture_logs
 from commitline import Agent, Effect, ScriptedModel, Tool, tool
 from commitline.activities.agent import AgentSpec
 from commitline.activities.limits import DEFAULTS, NO_LIMIT, UNSET, CallLimits, RunLimits, resolve
+from commitline.activities.run_activities import _with_what_is_left
+from commitline.identity import RunKey
+from commitline.ledger import Run
 
 SLACK = timedelta(seconds=10)
 """How far the server's time-outs must lie beyond ours at least."""
@@ -30,11 +34,10 @@ def spec_of(
     limits: RunLimits | None = None,
     *,
     tools: Sequence[Tool] = (),
-    spent: timedelta = timedelta(),
     **given: Any,
 ) -> AgentSpec:
     agent = Agent("agent", ScriptedModel("scripted", []), "", tools=tools, **given)
-    return agent.spec(heartbeat_seconds=1, limits=limits or RunLimits(), spent=spent)
+    return agent.spec(heartbeat_seconds=1, limits=limits or RunLimits())
 
 
 @pytest.mark.parametrize("name", ["tool_timeout", "node_timeout", "model_timeout"])
@@ -177,15 +180,48 @@ def test_a_models_time_is_the_runs_then_the_agents() -> None:
     assert spec_of(RunLimits(model_timeout=None), model_timeout=2).model_seconds is None
 
 
-def test_a_runs_deadline_is_the_runs_then_the_agents_less_what_is_spent() -> None:
+def test_a_runs_deadline_is_the_runs_then_the_agents() -> None:
     minute = timedelta(minutes=1)
 
     assert spec_of(RunLimits(run_deadline=90), run_deadline=10).deadline_seconds == 90
     assert spec_of(run_deadline=minute).deadline_seconds == 60
     assert spec_of().deadline_seconds is None
     assert spec_of(RunLimits(run_deadline=0), run_deadline=10).deadline_seconds is None
-    assert spec_of(RunLimits(run_deadline=90), spent=minute).deadline_seconds == 30
-    assert spec_of(RunLimits(run_deadline=30), spent=minute).deadline_seconds == -30
+
+
+def run_that_began(spent: timedelta) -> Run:
+    """Return the row of a run that has been there for some time, by the database's clock."""
+    now = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    return Run(
+        run_key=RunKey("r/1"),
+        workflow_id="r",
+        agent="agent",
+        input_digest="d",
+        state="running",
+        epoch=0,
+        # The engine's clock, and a retry's: neither counts.
+        opened_attempt_at=now + timedelta(hours=1),
+        ended_attempt_at=None,
+        created_at=now - spent,
+        stopped_at=None,
+        stop_reason=None,
+        thread_id="r/1",
+        spec=None,
+        fork_step=None,
+        input_tokens=0,
+        output_tokens=0,
+        now=now,
+    )
+
+
+def test_a_run_that_opens_again_has_what_is_left_of_its_deadline() -> None:
+    run = run_that_began(timedelta(minutes=1))
+    kept = spec_of(RunLimits(run_deadline=90), tools=[acting()])
+
+    assert _with_what_is_left(kept, run) == replace(kept, deadline_seconds=30)
+    assert _with_what_is_left(spec_of(run_deadline=30), run).deadline_seconds == -30
+    assert _with_what_is_left(spec_of(), run).deadline_seconds is None
+    assert _with_what_is_left(kept, run_that_began(timedelta())) == kept
 
 
 def test_what_a_run_was_given_travels_as_plain_json() -> None:

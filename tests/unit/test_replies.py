@@ -54,6 +54,7 @@ def parked(*, duplicate_of: str | None = None) -> Action:
         in_progress=False,
         settled_at=None,
         told_step=None,
+        told_version=None,
         now=NOW,
     )
 
@@ -205,10 +206,10 @@ def test_a_large_receipt_of_another_action_says_whose_row_has_the_whole() -> Non
     assert reply.content["result"]["whole_value"] == ("in the ledger, as the result of other/1:2.0")
 
 
-def test_a_large_read_is_told_in_part_and_kept_nowhere() -> None:
+def test_a_large_result_that_has_no_key_is_told_in_part_and_kept_nowhere() -> None:
     reply = replies.done(None, Outcome.ok(json.dumps("x" * 300_000)))
 
-    assert reply.content["whole_value"] == "not kept: a read"
+    assert reply.content["whole_value"] == "not kept"
 
 
 def test_the_text_that_the_model_reads_is_ascii() -> None:

@@ -15,16 +15,15 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHistory
-from temporalio.common import RawValue
 
 from commitline.activities.agent import Agent, App
 from commitline.activities.conversation import Message, ToolResult
-from commitline.activities.run_activities import CALL_MODEL, CallModel
 from commitline.activities.scripted_model import Answer, ScriptedModel
 from commitline.activities.tool import Tool
-from commitline.activities.wire import unpack
+from commitline.activities.wire import from_text
 from commitline.client import AgentClient, RunHandle
 from commitline.config import Settings
+from commitline.identity import RunKey, run_key
 from commitline.ledger import Action, ActionLedger, ledger_pool
 from commitline.worker import app_worker
 from commitline.workflows import RunResult
@@ -40,7 +39,7 @@ class Ran:
     result: RunResult
     actions: Sequence[Action]
     messages: list[Message]
-    """What the model was told on the last turn."""
+    """What the model was shown on the last turn."""
 
     @property
     def results(self) -> list[ToolResult]:
@@ -80,7 +79,27 @@ class Bench:
         """Wait for a run and say what it left."""
         async with asyncio.timeout(60):  # a workflow task that is retried for ever must fail
             result = await run.result()
-        return Ran(run.id, result, await run.actions(), messages_of(await self.history(run.id)))
+        return Ran(run.id, result, await run.actions(), await self.shown(run))
+
+    async def shown(self, run: RunHandle) -> list[Message]:
+        """Return what the model was shown last: the run's conversation, but for the answer.
+
+        What is new travels with a turn and is committed with its answer, so this is all of it
+        where the run has ended well.
+        """
+        rows = await self.sql(
+            "select message::text from agent_messages where run_key = %(key)s"
+            " and superseded_at is null order by version, ordinal",
+            key=await self.run_key(run),
+        )
+        messages = [from_text(Message, text) for (text,) in rows]
+        answers = [index for index, one in enumerate(messages) if one.completion is not None]
+        return messages[: answers[-1]]
+
+    async def run_key(self, run: RunHandle) -> RunKey:
+        """Return the key under which the ledger has a run."""
+        info = (await run.describe()).raw_description.workflow_execution_info
+        return run_key(run.id, info.first_run_id)
 
     async def rerun(self, client: AgentClient, id: str) -> Ran:
         """Reset a run to its beginning, wait for its new end, and say what it left."""
@@ -127,16 +146,6 @@ def one_agent(
     """Make an app of one agent that says what a script tells it."""
     model = ScriptedModel("scripted", answers)
     return App(agents=[Agent(name, model, "Do it.", tools=tools, max_steps=max_steps)])
-
-
-def messages_of(history: WorkflowHistory) -> list[Message]:
-    """Return the messages of the last model request in a history."""
-    inputs = [
-        event.activity_task_scheduled_event_attributes.input.payloads[0]
-        for event in history.events
-        if event.activity_task_scheduled_event_attributes.activity_type.name == CALL_MODEL
-    ]
-    return unpack(CallModel, RawValue(inputs[-1])).messages
 
 
 async def eventually(ask: Callable[[], Awaitable[T]], *, seconds: float = 30) -> T:

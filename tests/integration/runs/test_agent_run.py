@@ -276,18 +276,60 @@ async def export(part: int) -> str:
     return "x" * 250_000
 
 
-async def test_a_conversation_that_no_longer_fits_a_request_ends_the_run_and_not_in_a_loop(
+async def test_results_that_are_too_large_together_travel_in_part_and_the_run_goes_on(
     bench: Bench,
 ) -> None:
     script = [call(*[("export", {"part": part}) for part in range(7)]), say("Done.")]
 
-    async with bench.serving(one_agent([export], script)) as client:
+    ran = await bench.run(one_agent([export], script))
+
+    assert ran.result.output == "Done."
+    told = [json.loads(result.content) for result in ran.results]
+    assert [one["whole_value"] for one in told] == [
+        f"in the ledger, as the result of {action.key}"
+        for action in sorted(ran.actions, key=lambda action: action.position)
+    ]
+    assert [action.state for action in ran.actions] == ["ok"] * 7
+    assert {len(action.result or "") for action in ran.actions} == {250_002}
+
+
+async def test_a_conversation_may_grow_beyond_what_temporal_carries(bench: Bench) -> None:
+    answers = [call(*[("export", {"part": 3 * turn + n}) for n in range(3)]) for turn in range(4)]
+
+    ran = await bench.run(one_agent([export], [*answers, say("Done.")]))
+
+    assert ran.result.output == "Done."
+    assert [len(result.content) for result in ran.results] == [250_002] * 12
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def quote(part: int) -> str:
+    """Return what is twice as long within a JSON text."""
+    return '"' * 3_900
+
+
+async def test_a_turn_that_does_not_fit_a_request_ends_the_run_and_not_in_a_loop(
+    bench: Bench,
+) -> None:
+    calls = [("quote", {"part": part}) for part in range(100)]
+    script = [call(*calls, ids=["x" * 2_000] * 100), say("Done.")]
+
+    async with bench.serving(one_agent([quote], script)) as client:
         run = await client.start("agent", "go", id="too-large")
-        with pytest.raises(ConversationTooLarge, match="at turn 2 the run has 17"):
+        with pytest.raises(ConversationTooLarge, match="turn 2 has 17"):
             await run.result()
         actions = await run.actions()
 
-    assert [action.state for action in actions] == ["ok"] * 7
+    assert [action.state for action in actions] == ["ok"] * 100
+
+
+async def test_a_prompt_that_does_not_fit_a_request_ends_the_run_and_not_in_a_loop(
+    bench: Bench,
+) -> None:
+    async with bench.serving(one_agent([], [say("Done.")])) as client:
+        run = await client.start("agent", "x" * 1_750_000, id="too-large-a-prompt")
+        with pytest.raises(ConversationTooLarge, match="turn 1 has 17"):
+            await run.result()
 
 
 async def test_a_result_over_the_limit_reaches_the_model_cut_and_stays_whole_in_the_ledger(

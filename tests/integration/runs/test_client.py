@@ -282,7 +282,7 @@ async def test_a_cron_run_is_refused(bench: Bench) -> None:
     "arguments",
     [
         ["garbage"],
-        [{"agent": "agent"}],
+        [{"prompt": "go"}],
         [None],
         [b"\xff"],
         [[1, 2]],

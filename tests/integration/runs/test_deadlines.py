@@ -25,8 +25,8 @@ from commitline import Agent, App, Effect, StillInProgress, Tool, ToolRefused, t
 from commitline.activities.conversation import Completion, Message
 from commitline.activities.limits import NO_LIMIT
 from commitline.activities.model import ModelRequest
-from commitline.activities.run_activities import CALL_MODEL
 from commitline.activities.scripted_model import Answer, ScriptedModel, call, say
+from commitline.activities.turns import CALL_MODEL
 from commitline.client import AgentClient
 from commitline.errors import (
     ModelUnavailable,

@@ -1,0 +1,178 @@
+"""Runs of many turns: they continue as new, lose nothing, and leave the pool to others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from temporalio.client import WorkflowExecutionStatus
+
+from commitline import Agent, App, Effect, Tool, ToolContext, tool
+from commitline.activities.conversation import Completion, Usage
+from commitline.activities.model import ModelRequest
+from commitline.activities.scripted_model import call, say
+from commitline.client import AgentClient, RunHandle
+from commitline.workflows.progress import Progress
+
+from .bench import Bench, eventually, fresh_id
+
+SOON = 120.0
+"""Seconds: far longer than anything here takes, on a busy machine too."""
+
+
+@dataclass
+class Says:
+    """A model that works its answer out from what it is shown, and counts."""
+
+    answer: Callable[[ModelRequest], Completion]
+    name: str = "says"
+    calls: int = field(default=0)
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        self.calls += 1
+        return self.answer(request)
+
+
+def turn_of(request: ModelRequest) -> int:
+    return sum(one.role == "assistant" for one in request.messages)
+
+
+def charging(called: Counter[str]) -> Tool:
+    @tool(effect=Effect.IDEMPOTENT)
+    async def charge(ctx: ToolContext, order: str) -> dict[str, str]:
+        """Charge an order."""
+        called[order] += 1
+        return {"order": order, "at": ctx.position}
+
+    return charge
+
+
+async def chain(bench: Bench, id: str) -> list[WorkflowExecutionStatus | None]:
+    """Return how each execution of a run ended, newest first, by following the links back."""
+    found: list[WorkflowExecutionStatus | None] = []
+    run_id: str | None = None
+    while True:
+        handle = bench.temporal.get_workflow_handle(id, run_id=run_id)
+        found.append((await handle.describe()).status)
+        (first, *_) = (await handle.fetch_history()).events
+        run_id = first.workflow_execution_started_event_attributes.continued_execution_run_id
+        if not run_id:
+            return found
+
+
+async def test_a_run_of_four_hundred_turns_ends_well_with_an_agents_defaults(
+    bench: Bench,
+) -> None:
+    called: Counter[str] = Counter()
+
+    def answer(request: ModelRequest) -> Completion:
+        turn = turn_of(request)
+        used = Usage(input_tokens=turn + 1, output_tokens=2)
+        if turn == 400:
+            return Completion(text="Done.", usage=used)
+        made = call(("charge", {"order": f"{turn}"}))
+        return Completion(calls=made.calls, finish_reason="tool_calls", usage=used)
+
+    model = Says(answer)
+    app = App([Agent("agent", model, "Do it.", tools=[charging(called)])])
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        async with asyncio.timeout(SOON):
+            result = await run.result()
+        actions = await run.actions()
+        messages = await (await run.thread()).messages()
+        progress = await eventually(lambda: _progress(run))
+        executions = await chain(bench, run.id)
+        runs = await bench.sql("select state, input_tokens, output_tokens from agent_runs")
+
+    assert (result.output, result.steps) == ("Done.", 401)
+    assert executions[0] is WorkflowExecutionStatus.COMPLETED
+    assert len(executions) >= 2
+    assert set(executions[1:]) == {WorkflowExecutionStatus.CONTINUED_AS_NEW}
+    assert called == {f"{turn}": 1 for turn in range(400)}
+    assert model.calls == 401
+    assert [one.position for one in actions] == [f"{turn}.0" for turn in range(400)]
+    assert {one.state for one in actions} == {"ok"}
+    assert [one.step for one in messages if one.role == "assistant"] == list(range(401))
+    assert [one.version for one in messages if one.role == "assistant"] == list(range(1, 402))
+    # Over all executions: nothing is forgotten, nothing is counted twice.
+    assert result.usage == Usage(401 * 402 // 2, 802)
+    assert runs == [("ended", 401 * 402 // 2, 802)]
+    assert progress is not None
+    assert (progress.steps, progress.usage) == (401, result.usage)
+
+
+async def _progress(run: RunHandle) -> Progress | None:
+    """Ask where the run is; a worker that has forgotten it reads its history first."""
+    return (await run.status()).progress
+
+
+async def test_ten_conversations_of_fifty_turns_share_a_pool_of_four_connections(
+    bench: Bench,
+) -> None:
+    called: Counter[str] = Counter()
+
+    def answer(request: ModelRequest) -> Completion:
+        turn = turn_of(request)
+        (name,) = [one.text for one in request.messages if one.role == "user"]
+        return call(("charge", {"order": f"{name}-{turn}"})) if turn < 49 else say(name)
+
+    app = App([Agent("agent", Says(answer), "Do it.", tools=[charging(called)])])
+    names = [f"customer-{index}" for index in range(10)]
+
+    async def talk(client: AgentClient, name: str) -> tuple[str, int]:
+        reply = await client.send(fresh_id("thread"), name, agent="agent")
+        return reply.output, reply.steps
+
+    async with bench.serving(app) as client:
+        async with asyncio.timeout(SOON):
+            replies = await asyncio.gather(*(talk(client, name) for name in names))
+        threads = await bench.sql(
+            "select version, (select count(*) from agent_messages m"
+            " where m.thread_id = t.thread_id) from agent_threads t"
+        )
+
+    assert replies == [(name, 50) for name in names]
+    assert called == {f"{name}-{turn}": 1 for name in names for turn in range(49)}
+    assert threads == [(50, 100)] * 10
+
+
+async def test_a_run_that_continued_as_new_is_stopped_as_any_other(bench: Bench) -> None:
+    called: Counter[str] = Counter()
+    began = threading.Event()
+
+    @tool(effect=Effect.READ)
+    async def read(part: int) -> str:
+        return "x" * 250_000
+
+    @tool(effect=Effect.AT_MOST_ONCE)
+    async def hang() -> str:
+        called["hang"] += 1
+        began.set()
+        await asyncio.sleep(600)
+        return "never"
+
+    def answer(request: ModelRequest) -> Completion:
+        turn = turn_of(request)
+        if turn < 4:
+            return call(*[("read", {"part": part}) for part in range(3)])
+        return call(("hang", {}))
+
+    app = App([Agent("agent", Says(answer), "Do it.", tools=[read, hang])])
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        assert await asyncio.to_thread(began.wait, SOON)
+        executions = await chain(bench, run.id)
+        stopped = await run.stop(reason="enough")
+        actions = await run.actions()
+        again: list[Any] = await bench.sql("select state, stop_reason from agent_runs")
+
+    assert len(executions) == 2
+    assert stopped.state == "canceled"
+    assert [(one.position, one.state) for one in actions] == [("4.0", "unknown")]
+    assert again == [("ended", "enough")]
+    assert called == {"hang": 1}

@@ -1,0 +1,526 @@
+"""A request of a conversation counts once, whenever, wherever and however often it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pytest
+
+from commitline import Agent, App, Effect, Tool, tool
+from commitline.activities.conversation import Completion
+from commitline.activities.model import ModelRequest
+from commitline.activities.scripted_model import call, say
+from commitline.client import AgentClient
+from commitline.errors import (
+    ConversationTooLarge,
+    InvalidRunId,
+    RequestConflict,
+    ThreadBusy,
+)
+from commitline.identity import thread_workflow
+from commitline.thread_client import MAX_TEXT
+
+from .bench import Bench, fresh_id
+
+T = TypeVar("T")
+
+SOON = 40.0
+"""Seconds: far longer than anything here takes."""
+
+CALLED: Counter[str] = Counter()
+
+
+@dataclass
+class Says:
+    """A model that works its answer out from what it is shown, and counts."""
+
+    answer: Callable[[ModelRequest], Completion]
+    name: str = "says"
+    calls: int = field(default=0)
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        self.calls += 1
+        return await asyncio.to_thread(self.answer, request)
+
+
+class Signals:
+    """What a test and its tools tell each other, over threads."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.release = threading.Event()
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    CALLED.clear()
+    made = Signals()
+    yield made
+    made.release.set()
+
+
+async def within(work: Awaitable[T], seconds: float = SOON) -> T:
+    """Wait for something that must come to an end."""
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    assert done, f"no end within {seconds:g} s"
+    return task.result()
+
+
+async def seen(event: threading.Event) -> None:
+    assert await asyncio.to_thread(event.wait, SOON), "it never came to that"
+
+
+def asked(request: ModelRequest) -> list[str]:
+    """Return what people said, in order."""
+    return [one.text for one in request.messages if one.role == "user"]
+
+
+def echo(request: ModelRequest) -> Completion:
+    return say(f"{len(asked(request))}: {asked(request)[-1]}")
+
+
+def holding_first(request: ModelRequest) -> Completion:
+    """Hold in the first request, and answer the others at once."""
+    if len(asked(request)) == 1 and request.messages[-1].role == "user":
+        return call(("hold", {}))
+    return echo(request)
+
+
+def holding(signals: Signals) -> Tool:
+    @tool(effect=Effect.AT_MOST_ONCE, name="hold")
+    async def hold() -> str:
+        CALLED["hold"] += 1
+        signals.began.set()
+        while not signals.release.is_set():  # noqa: ASYNC110 - it runs on another loop
+            await asyncio.sleep(0.02)
+        return "held"
+
+    return hold
+
+
+def app_of(answer: Callable[[ModelRequest], Completion], *tools: Tool) -> tuple[App, Says]:
+    model = Says(answer)
+    return App([Agent("agent", model, "Do it.", tools=tools)]), model
+
+
+async def people_said(client: AgentClient, thread: str) -> list[str]:
+    messages = await client.thread(thread).messages()
+    assert [one.version for one in messages] == sorted(one.version for one in messages)
+    return [one.text for one in messages if one.role == "user"]
+
+
+# --- the same request again
+
+
+async def test_a_request_that_is_sent_again_gets_the_reply_that_it_had(bench: Bench) -> None:
+    thread = fresh_id("thread")
+    app, model = app_of(echo)
+
+    async with bench.serving(app) as client:
+        first = await within(client.send(thread, "hello", agent="agent", request_id="r1"))
+        at_once = await within(client.send(thread, "hello", request_id="r1"))
+        await client.thread(thread).run.result()
+        after_its_end = await within(client.send(thread, "hello", request_id="r1"))
+        other = await within(client.send(thread, "and?", request_id="r2"))
+        after_the_next = await within(client.send(thread, "hello", request_id="r1", agent="agent"))
+        said = await people_said(client, thread)
+        messages = await client.thread(thread).messages()
+
+    assert first.output == "1: hello"
+    assert [at_once, after_its_end, after_the_next] == [first] * 3
+    assert other.output == "2: and?"
+    assert said == ["hello", "and?"]
+    assert [one.request_id for one in messages if one.role == "user"] == ["r1", "r2"]
+    assert model.calls == 2
+
+
+async def test_a_request_without_an_id_is_a_new_one_every_time(bench: Bench) -> None:
+    thread = fresh_id("thread")
+    app, _ = app_of(echo)
+
+    async with bench.serving(app) as client:
+        first = await within(client.send(thread, "hello", agent="agent"))
+        second = await within(client.send(thread, "hello"))
+
+    assert [first.output, second.output] == ["1: hello", "2: hello"]
+
+
+async def test_a_request_that_two_clients_send_at_once_counts_once(bench: Bench) -> None:
+    thread = fresh_id("thread")
+    app, model = app_of(echo)
+
+    async with (
+        bench.serving(app) as client,
+        AgentClient(bench.temporal, bench.settings) as another,
+    ):
+        replies = await within(
+            asyncio.gather(
+                *(
+                    sender.send(thread, "hello", agent="agent", request_id="r1")
+                    for sender in (client, another) * 3
+                )
+            )
+        )
+        said = await people_said(client, thread)
+
+    assert [reply.output for reply in replies] == ["1: hello"] * 6
+    assert len(set(replies)) == 1
+    assert said == ["hello"]
+    assert model.calls == 1
+
+
+async def test_a_request_that_is_sent_again_while_it_is_worked_on_counts_once(
+    bench: Bench, signals: Signals
+) -> None:
+    thread = fresh_id("thread")
+    app, model = app_of(holding_first, holding(signals))
+
+    async with (
+        bench.serving(app) as client,
+        AgentClient(bench.temporal, bench.settings) as another,
+    ):
+        first = asyncio.create_task(client.send(thread, "hello", agent="agent", request_id="r1"))
+        await seen(signals.began)
+        again = [
+            asyncio.create_task(sender.send(thread, "hello", request_id="r1"))
+            for sender in (client, another)
+        ]
+        await asyncio.sleep(0.5)
+        signals.release.set()
+        replies = await within(asyncio.gather(first, *again))
+        said = await people_said(client, thread)
+
+    assert [reply.output for reply in replies] == ["1: hello"] * 3
+    assert len(set(replies)) == 1
+    assert said == ["hello"]
+    assert (model.calls, CALLED["hold"]) == (2, 1)
+
+
+async def test_a_request_that_waits_behind_another_counts_once_however_often_it_is_sent(
+    bench: Bench, signals: Signals
+) -> None:
+    thread = fresh_id("thread")
+    app, _ = app_of(holding_first, holding(signals))
+
+    async with bench.serving(app) as client:
+        first = asyncio.create_task(client.send(thread, "hello", agent="agent"))
+        await seen(signals.began)
+        waiting = [
+            asyncio.create_task(client.send(thread, "and?", request_id="r2")) for _ in range(3)
+        ]
+        await asyncio.sleep(0.5)
+        signals.release.set()
+        await within(first)
+        replies = await within(asyncio.gather(*waiting))
+        said = await people_said(client, thread)
+
+    assert {reply.output for reply in replies} == {"2: and?"}
+    assert len(set(replies)) == 1
+    assert said == ["hello", "and?"]
+
+
+async def test_a_request_that_no_worker_has_taken_up_counts_once(bench: Bench) -> None:
+    thread = fresh_id("thread")
+    app, model = app_of(echo)
+    early = AgentClient(bench.temporal, bench.settings)
+
+    waiting = [
+        asyncio.create_task(early.send(thread, "hello", agent="agent", request_id="r1"))
+        for _ in range(2)
+    ]
+    await asyncio.sleep(0.5)
+    async with bench.serving(app) as client:
+        replies = await within(asyncio.gather(*waiting))
+        said = await people_said(client, thread)
+    await early.close()
+
+    assert {reply.output for reply in replies} == {"1: hello"}
+    assert said == ["hello"]
+    assert model.calls == 1
+
+
+# --- what is refused
+
+
+async def test_another_text_under_an_id_is_refused_before_and_after_its_reply(
+    bench: Bench, signals: Signals
+) -> None:
+    thread = fresh_id("thread")
+    app, _ = app_of(holding_first, holding(signals))
+
+    async with bench.serving(app) as client:
+        first = asyncio.create_task(client.send(thread, "hello", agent="agent", request_id="r1"))
+        await seen(signals.began)
+        with pytest.raises(RequestConflict) as meanwhile:
+            await within(client.send(thread, "goodbye", request_id="r1"))
+        signals.release.set()
+        await within(first)
+        with pytest.raises(RequestConflict):
+            await within(client.send(thread, "goodbye", request_id="r1"))
+        with pytest.raises(RequestConflict):
+            await client.start("agent", "goodbye", thread=thread, request_id="r1")
+        said = await people_said(client, thread)
+
+    assert meanwhile.value.code == "CL213"
+    assert said == ["hello"]
+
+
+async def test_the_same_id_in_another_conversation_is_another_request(bench: Bench) -> None:
+    threads = [fresh_id("thread"), fresh_id("thread")]
+    app, model = app_of(echo)
+
+    async with bench.serving(app) as client:
+        replies = [
+            await within(client.send(thread, text, agent="agent", request_id="r1"))
+            for thread, text in zip(threads, ["hello", "goodbye"], strict=True)
+        ]
+
+    assert [reply.output for reply in replies] == ["1: hello", "1: goodbye"]
+    assert model.calls == 2
+
+
+async def test_a_text_may_have_256_kib_and_no_more(bench: Bench) -> None:
+    thread = fresh_id("thread")
+    app, _ = app_of(lambda request: say(f"{len(asked(request)[-1])}"))
+
+    async with bench.serving(app) as client:
+        reply = await within(client.send(thread, "é" * MAX_TEXT, agent="agent"))
+        with pytest.raises(ConversationTooLarge) as failed:
+            await within(client.send(thread, "x" * (MAX_TEXT + 1)))
+        with pytest.raises(ConversationTooLarge):
+            await client.start("agent", "x" * (MAX_TEXT + 1), thread=thread)
+        rows = await bench.sql("select request_id from agent_requests")
+
+    assert reply.output == f"{256 * 1024}"
+    assert failed.value.code == "CL505"
+    assert len(rows) == 1
+
+
+async def test_any_text_reaches_the_model_as_it_was_sent(bench: Bench) -> None:
+    thread = fresh_id("thread")
+    texts = ["", "nul \0 and half a character \ud83d", '{"role": "tool"}', "[notice] not one"]
+    got: list[str] = []
+
+    def answer(request: ModelRequest) -> Completion:
+        got.append(asked(request)[-1])
+        return say("ok")
+
+    app, _ = app_of(answer)
+    async with bench.serving(app) as client:
+        for text in texts:
+            await within(client.send(thread, text, agent="agent"))
+        said = await people_said(client, thread)
+
+    assert got == texts
+    assert said == texts
+
+
+@pytest.mark.parametrize(
+    "request_id",
+    ["a\0b", "\ud83d", secrets.token_hex(10_000)],
+    ids=["a nul", "half a character", "too long"],
+)
+async def test_what_cannot_be_a_requests_id_is_refused_as_such(
+    bench: Bench, request_id: str
+) -> None:
+    client = AgentClient(bench.temporal, bench.settings)
+    thread = fresh_id("thread")
+
+    with pytest.raises(InvalidRunId):
+        await client.thread(thread).receive("hello", agent="agent", request_id=request_id)
+    await client.close()
+
+
+# --- starting
+
+
+async def test_a_start_on_a_thread_is_a_run_of_the_conversation(bench: Bench) -> None:
+    thread = fresh_id("thread")
+    app, model = app_of(echo)
+
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "hello", thread=thread, request_id="r1")
+        result = await within(run.result())
+        again = await client.start("agent", "hello", thread=thread, request_id="r1")
+        repeated = await within(again.result())
+        sent = await within(client.send(thread, "hello", request_id="r1"))
+        said = await people_said(client, thread)
+
+    assert run.id == thread_workflow(thread)
+    assert result.output == "1: hello"
+    assert [repeated, sent] == [result] * 2
+    assert said == ["hello"]
+    assert model.calls == 1
+
+
+async def test_a_start_on_a_busy_thread_is_refused_and_its_repetition_joins(
+    bench: Bench, signals: Signals
+) -> None:
+    thread = fresh_id("thread")
+    app, _ = app_of(holding_first, holding(signals))
+
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "hello", thread=thread, request_id="r1")
+        await seen(signals.began)
+        with pytest.raises(ThreadBusy) as other_text:
+            await client.start("agent", "goodbye", thread=thread, request_id="r2")
+        with pytest.raises(ThreadBusy):
+            await client.start("agent", "hello", thread=thread)
+        joined = await client.start("agent", "hello", thread=thread, request_id="r1")
+        signals.release.set()
+        results = [await within(run.result()), await within(joined.result())]
+        said = await people_said(client, thread)
+
+    assert other_text.value.code == "CL508"
+    assert {result.output for result in results} == {"1: hello"}
+    assert CALLED == {"hold": 1}
+    # What was refused was not said.
+    assert said == ["hello"]
+
+
+async def test_a_start_that_was_refused_can_be_sent(bench: Bench, signals: Signals) -> None:
+    thread = fresh_id("thread")
+    app, _ = app_of(holding_first, holding(signals))
+
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "hello", thread=thread, request_id="r1")
+        await seen(signals.began)
+        with pytest.raises(ThreadBusy):
+            await client.start("agent", "and?", thread=thread, request_id="r2")
+        sent = asyncio.create_task(client.send(thread, "and?", request_id="r2"))
+        await asyncio.sleep(0.3)
+        signals.release.set()
+        reply = await within(sent)
+        await within(run.result())
+        said = await people_said(client, thread)
+
+    assert reply.output == "2: and?"
+    assert said == ["hello", "and?"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"id": "both", "thread": "both"}, {"id": "one", "request_id": "r1"}, {"request_id": "r1"}],
+    ids=["neither", "both", "a request without a thread", "only a request"],
+)
+async def test_a_start_needs_an_id_or_a_thread_and_not_both(
+    bench: Bench, given: dict[str, str]
+) -> None:
+    client = AgentClient(bench.temporal, bench.settings)
+
+    with pytest.raises(InvalidRunId) as refused:
+        await client.start("agent", "hello", **given)  # type: ignore[arg-type]
+    rows = await bench.sql("select thread_id from agent_threads")
+    await client.close()
+
+    assert refused.value.code == "CL102"
+    assert rows == []
+
+
+# --- over the end of an execution
+
+
+@tool(effect=Effect.IDEMPOTENT)
+async def fetch(number: int) -> str:
+    """Return as much as travels: the server soon suggests to continue as new."""
+    CALLED["fetch"] += 1
+    return "x" * 250_000
+
+
+FETCHING = 5
+"""Turns of three fetches each, over a history of 4 MiB and more."""
+
+
+def fetching_first(request: ModelRequest) -> Completion:
+    turn = sum(one.role == "assistant" for one in request.messages)
+    if turn < FETCHING:
+        return call(*[("fetch", {"number": 3 * turn + index}) for index in range(3)])
+    return echo(request)
+
+
+async def test_requests_are_neither_lost_nor_doubled_over_a_continue_as_new(
+    bench: Bench, signals: Signals
+) -> None:
+    thread = fresh_id("thread")
+    later: list[asyncio.Task[object]] = []
+
+    def answer(request: ModelRequest) -> Completion:
+        turn = sum(one.role == "assistant" for one in request.messages)
+        if turn == 1 and not signals.began.is_set():
+            signals.began.set()
+            signals.release.wait(SOON)
+        return fetching_first(request)
+
+    app, model = app_of(answer, fetch)
+    async with (
+        bench.serving(app) as client,
+        AgentClient(bench.temporal, bench.settings) as another,
+    ):
+        first = asyncio.create_task(client.send(thread, "much", agent="agent", request_id="r1"))
+        await seen(signals.began)
+        later += [
+            asyncio.create_task(sender.send(thread, text, request_id=request_id))
+            for sender, text, request_id in (
+                (another, "much", "r1"),
+                (client, "second", "r2"),
+                (another, "second", "r2"),
+                (client, "third", "r3"),
+            )
+        ]
+        await asyncio.sleep(0.5)
+        signals.release.set()
+        reply = await within(first)
+        joined, second, second_again, third = await within(asyncio.gather(*later))
+        run = client.thread(thread).run
+        result = await within(run.result())
+        after = await within(client.send(thread, "second", request_id="r2"))
+        described = await run.describe()
+        messages = await client.thread(thread).messages()
+        runs = await bench.sql("select run_key from agent_runs")
+
+    info = described.raw_description.workflow_execution_info
+    assert info.first_run_id != described.run_id, "it never continued as new"
+    assert len(runs) == 1
+    assert reply == joined
+    assert (reply.output, reply.steps) == ("1: much", FETCHING + 1)
+    assert second == second_again == after
+    assert {second.output[3:], third.output[3:]} == {"second", "third"}  # type: ignore[attr-defined]
+    assert result.steps == 1
+    said = [one.text for one in messages if one.role == "user"]
+    assert (said[0], sorted(said[1:])) == ("much", ["second", "third"])
+    assert [one.step for one in messages if one.role == "assistant"] == list(range(FETCHING + 3))
+    assert (model.calls, CALLED["fetch"]) == (FETCHING + 3, 3 * FETCHING)
+
+
+async def test_a_start_is_joined_after_its_run_continued_as_new(
+    bench: Bench, signals: Signals
+) -> None:
+    thread = fresh_id("thread")
+
+    def answer(request: ModelRequest) -> Completion:
+        turn = sum(one.role == "assistant" for one in request.messages)
+        if turn == FETCHING:
+            signals.began.set()
+            signals.release.wait(SOON)
+        return fetching_first(request)
+
+    app, _ = app_of(answer, fetch)
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "much", thread=thread, request_id="r1")
+        await seen(signals.began)
+        joined = await client.start("agent", "much", thread=thread, request_id="r1")
+        described = await run.describe()
+        signals.release.set()
+        results = [await within(one.result()) for one in (run, joined)]
+
+    info = described.raw_description.workflow_execution_info
+    assert info.first_run_id != described.run_id, "it never continued as new"
+    assert {result.output for result in results} == {"1: much"}
+    assert CALLED["fetch"] == 3 * FETCHING

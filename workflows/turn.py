@@ -1,0 +1,301 @@
+"""The turns of a run: ask the model, run the calls of its message side by side, keep the results.
+
+What is new since the conversation's version (`fresh`) goes with the next model call, which
+commits it together with the model's answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities import replies
+    from ..activities.agent import AgentSpec, ToolSpec
+    from ..activities.conversation import Completion, Message, RunResult, ToolCall, ToolResult
+    from ..activities.earlier_runs import RECORD_COMPLETION, RecordCompletion
+    from ..activities.output import ASK_FOR_OUTPUT, FINAL_RESULT
+    from ..activities.replies import Reply, Unrecorded
+    from ..activities.run_activities import (
+        OPEN_RUN,
+        RECORD_OUTCOME,
+        SETTLE_TIMED_OUT,
+        Opened,
+        OpenRun,
+        SettleTimedOut,
+    )
+    from ..activities.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel
+    from ..activities.wire import from_plain, pack_text, to_text, unpack
+    from ..canonical import dumps, parse, scrub
+    from ..errors import ConversationTooLarge, NodeTimeout
+    from ..identity import Position, action_key, position
+    from ..ledger.actions import Effect
+    from .action_headers import Surroundings, surroundings, this_run
+    from .carrying_out import (
+        ask_ledger,
+        carry_out,
+        failure,
+        see_through,
+        stop_here_if_cancelled,
+        type_of,
+    )
+    from .progress import CallState, Progress, summarise
+    from .run_input import RunInput, Task
+
+MAX_CONVERSATION: Final = 1_700_000
+"""Characters of a model call's input. A payload over 2 MiB would wedge the workflow task for
+ever; what results of a turn travel with is bounded well below (`replies.MAX_TURN`)."""
+
+
+class Turns:
+    """Where a run is in its conversation.
+
+    Args:
+        spec: What the run keeps of its agent.
+        version: Of its conversation; None in a run that an earlier release opened, whose
+            messages are all fresh, every turn.
+        given: What it was started with.
+        progress: What it shows.
+    """
+
+    def __init__(
+        self, spec: AgentSpec, version: int | None, given: RunInput, progress: Progress
+    ) -> None:
+        self.spec = spec
+        self.step = 0
+        """Model turns so far."""
+        self.version = version
+        self.epoch = 0
+        self.fresh: list[Message] = [] if given.thread_id else [Message.user(given.prompt)]
+        """What the conversation does not have yet."""
+        self.unusable = 0
+        """Turns in a row in which the model gave nothing usable."""
+        self.problem = ""
+        """What was wrong with the last one."""
+        self.ends_at = None if spec.deadline_seconds is None else _from_now(spec.deadline_seconds)
+        """When its run_deadline passes, by the workflow's clock."""
+        self._given = given
+        self._thread_id = given.thread_id
+        self._progress = progress
+        progress.model = spec.model
+
+    @classmethod
+    def opened(cls, opened: str, given: RunInput, progress: Progress) -> Turns:
+        """Begin, or go on, with what opening the run returned (JSON text)."""
+        plain = parse(opened)
+        if "spec" in plain:
+            found = from_plain(Opened, plain)
+            turns = cls(found.spec, found.version, given, progress)
+        else:
+            turns = cls(from_plain(AgentSpec, plain), None, given, progress)
+        if given.carried is not None:
+            carried = given.carried
+            turns.step, turns.version, turns.epoch = carried.step, carried.version, carried.epoch
+            turns.fresh, turns.unusable = list(carried.fresh), carried.unusable
+        return turns
+
+    async def take(self, task: Task) -> RunResult | None:
+        """Take one turn for a task; return its result if that was the last one."""
+        self._progress.steps = self.step + 1
+        self._show(f"step {self.step + 1}: asking the model")
+        answer = await self._ask(task)
+        stop_here_if_cancelled()
+        if answer.replied is not None:
+            # By another run, perhaps at this very moment: go on from there.
+            self.version, self.fresh = answer.version, []
+            return answer.replied
+        completion = answer.completion
+        self.epoch = answer.epoch
+        self._progress.usage = answer.usage
+        if self.version is not None:
+            self.version, self.fresh = answer.version, []
+        else:
+            self.fresh += [Message.user(notice) for notice in completion.notices]
+            self.fresh.append(Message.assistant(completion))
+        result = self._result(task, answer)
+        if result is None:
+            await self._go_on(completion)
+        self.step += 1
+        return result
+
+    def _result(self, task: Task, answer: Answer) -> RunResult | None:
+        completion = answer.completion
+        if not self.spec.ends_with(completion):
+            return None
+        text = completion.text if completion.output is None else completion.output
+        steps = self.step - task.step + 1
+        return RunResult(text, steps, completion.finish_reason, answer.usage)
+
+    async def _go_on(self, completion: Completion) -> None:
+        """Do what the model asks for, and take down what it is to read next."""
+        problems = [call.problem for call in completion.calls if call.problem is not None]
+        usable = len(completion.calls) > len(problems)
+        self.unusable = 0 if usable else self.unusable + 1
+        if not usable:
+            self.problem = scrub(problems[0], limit=300) if problems else "no output was given"
+        if not completion.calls:
+            self.fresh.append(Message.user(ASK_FOR_OUTPUT))
+            return
+        self._show(f"step {self.step + 1}: {len(completion.calls)} calls")
+        self.fresh.append(Message.tool(await self._run_calls(completion.calls)))
+
+    async def _ask(self, task: Task) -> Answer:
+        given = CallModel(this_run(), self.step, messages=self.fresh)
+        if self.version is None:
+            given = replace(given, spec=self.spec)
+        else:
+            given = replace(
+                given,
+                thread_id=self._thread_id or this_run(),
+                version=self.version,
+                epoch=self.epoch,
+                request_id=task.request_id,
+                request_step=task.step,
+            )
+        request = to_text(given)
+        if len(request) > MAX_CONVERSATION:
+            raise failure(
+                ConversationTooLarge(f"turn {self.step + 1} has {len(request)} characters of input")
+            )
+        try:
+            raw = await self._carry_out_turn(request)
+        except ActivityError as err:
+            if type_of(err) != RUN_LOST:
+                raise
+            run = self._given
+            again = OpenRun(this_run(), run.agent, run.digest, run.limits, run.thread_id, self.spec)
+            await ask_ledger(OPEN_RUN, again, "Open the run again, which the ledger has lost")
+            raw = await self._carry_out_turn(request)
+        if raw is None:
+            raise failure(NodeTimeout(f"turn {self.step + 1}: the model's attempts were lost"))
+        return await self._recorded(raw)
+
+    async def _carry_out_turn(self, request: str) -> RawValue | None:
+        return await carry_out(
+            self.spec,
+            CALL_MODEL,
+            pack_text(request),
+            at=f"{self.step}.model",
+            limits=self.spec.model_limits,
+            summary=scrub(f"Ask {self.spec.model}, turn {self.step + 1}", limit=150),
+        )
+
+    async def _recorded(self, raw: RawValue) -> Answer:
+        """Return the answer that is on record; have it recorded, if its attempt could not."""
+        summary = "Record what the model answered"
+        if self.version is None:
+            completion = unpack(Completion, raw)
+            if completion.unrecorded:
+                known = RecordCompletion(
+                    this_run(), self.step, replace(completion, unrecorded=False)
+                )
+                stands = await see_through(ask_ledger(RECORD_COMPLETION, known, summary))
+                completion = unpack(Completion, stands)
+            return Answer(completion, version=0)
+        answer = unpack(Answer, raw)
+        if answer.unrecorded is None:
+            return answer
+        return unpack(
+            Answer, await see_through(ask_ledger(RECORD_TURN, answer.unrecorded, summary))
+        )
+
+    async def _run_calls(self, calls: list[ToolCall]) -> list[ToolResult]:
+        """Run the calls of one message side by side; each settles on its own, in order."""
+        share = None
+        if self.version is not None:
+            share = replies.share_of(len(calls), limit=self.spec.result_limit)
+        surroundings.set(Surroundings(self._thread_id, share, calls_tools=True))
+        settled = await asyncio.gather(
+            *(self._run_call(index, call) for index, call in enumerate(calls)),
+            return_exceptions=True,
+        )
+        results = []
+        for one in settled:
+            # Only what ends the run is raised, and only after the siblings have settled.
+            if isinstance(one, BaseException):
+                raise one
+            results.append(one)
+        return results
+
+    async def _run_call(self, index: int, call: ToolCall) -> ToolResult:
+        at = position(self.step, index, epoch=self.epoch)
+        known = {found.definition.name: found for found in self.spec.tools}
+        if call.problem is not None and call.name in {*known, FINAL_RESULT}:
+            reply = replies.not_run("InvalidArguments", f"not run: {call.problem}")
+        elif call.name not in known:
+            reply = replies.not_run(
+                "UnknownTool",
+                f"there is no tool {scrub(call.name, limit=80)!r}; "
+                f"the tools are: {', '.join(known) or 'none'}",
+            )
+        else:
+            reply = await self._run_tool(known[call.name], at, call)
+        content = replies.content_text(reply, limit=self._share())
+        return ToolResult(at, call.id, call.name, reply.status, content)
+
+    async def _run_tool(self, tool: ToolSpec, at: Position, call: ToolCall) -> Reply:
+        name = tool.definition.name
+        arguments = parse(call.arguments)
+        summary = summarise(name, tool.summary, arguments)
+        shown = self._progress.begin(at, summary)
+        self._show(self._progress.state)
+        reply = await self._reply(tool, at, pack_text(dumps(arguments)), summary)
+        shown.state = _state(reply)
+        self._show(self._progress.state)
+        return reply
+
+    async def _reply(
+        self, tool: ToolSpec, at: Position, arguments: RawValue, summary: str
+    ) -> Reply:
+        """Carry a call out until it is known what to tell, recorded, or surely unknown."""
+        limit = self._share()
+        while True:
+            stop_here_if_cancelled()
+            name = tool.definition.name
+            answer = await carry_out(
+                self.spec, name, arguments, at=at, limits=tool.limits, summary=summary
+            )
+            if answer is not None:
+                reply = unpack(Reply, answer)
+                if reply.unrecorded is None:
+                    return reply
+                return await _record(replace(reply.unrecorded, content_limit=limit))
+            if tool.effect is Effect.READ:
+                return replies.node_timed_out()
+            given_up = SettleTimedOut(action_key(this_run(), at), limit)
+            settled = await see_through(
+                ask_ledger(SETTLE_TIMED_OUT, given_up, f"Settle {at}, which was given up")
+            )
+            reply = unpack(Reply, settled)
+            if reply.action_key is not None:
+                return reply
+
+    def _share(self) -> int:
+        """Return how many characters of a result travel."""
+        return surroundings.get().content_limit or replies.MAX_CONTENT
+
+    def _show(self, state: str) -> None:
+        self._progress.state = state
+        workflow.set_current_details(self._progress.markdown())
+
+
+def _from_now(seconds: float) -> float:
+    return workflow.time() + seconds
+
+
+async def _record(ended: Unrecorded) -> Reply:
+    """Have an outcome recorded that its attempt could not; return the reply that stands."""
+    return unpack(
+        Reply, await see_through(ask_ledger(RECORD_OUTCOME, ended, "Record how a call ended"))
+    )
+
+
+def _state(reply: Reply) -> CallState:
+    if reply.status == "ok":
+        return "existing" if reply.existing else "ok"
+    return "happened" if reply.status == "error" and reply.effect_possible else reply.status
