@@ -22,7 +22,7 @@ from .process import leave
 
 if TYPE_CHECKING:
     from .client import AgentClient, RunStatus
-    from .ledger import Action, ActionLedger
+    from .ledger import Action, ActionLedger, Approval
     from .resetting import Reset
     from .testing.demo import Result
     from .workflows import RunResult
@@ -262,6 +262,73 @@ def stop(
         for one in unknown:
             printing.unknown(run, one)
     raise typer.Exit(int(status.state == "stopping"))
+
+
+@app.command("approvals", rich_help_panel="Operate")
+def list_approvals(
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run only.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="What was decided, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """List the calls that wait for a person, the longest waiting first."""
+    from . import operating, printing
+
+    async def work(ledger: ActionLedger) -> Sequence[Approval]:
+        return await operating.find_approvals(ledger, run=run, all=all, limit=limit)
+
+    found = asyncio.run(operating.with_ledger(work))
+    if json:
+        return printing.data([printing.approval_data(one) for one in found])
+    return printing.listing(
+        printing.approvals(found),
+        found,
+        nothing="Nothing waits for a person.",
+        then="Decide: commitline approve RUN:AT, or commitline reject RUN:AT --reason WHY",
+    )
+
+
+Call = Annotated[str, typer.Argument(metavar="RUN:AT", help="The call, as listed.")]
+By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; kept on the row.")]
+
+
+@app.command(rich_help_panel="Operate")
+def approve(
+    call: Call,
+    args: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Other arguments than were asked about: all of them."),
+    ] = None,
+    by: By = None,
+) -> None:
+    """Approve a call that waits: it is carried out as it was shown, or as you edit it."""
+    asyncio.run(_decide(call, approve=True, by=by, reason="", args=args))
+
+
+@app.command(rich_help_panel="Operate")
+def reject(
+    call: Call,
+    reason: Annotated[str, typer.Option(help="Why; the model is told.")] = "",
+    by: By = None,
+) -> None:
+    """Reject a call that waits: it is not carried out, and the model is told so."""
+    asyncio.run(_decide(call, approve=False, by=by, reason=reason, args=None))
+
+
+async def _decide(
+    call: str, *, approve: bool, by: str | None, reason: str, args: str | None
+) -> None:
+    from .canonical import parse
+
+    run, _, position = call.rpartition(":")
+    edited = None if args is None else parse(args)
+    if edited is not None and not isinstance(edited, dict):
+        raise typer.BadParameter("--args takes a JSON object")
+    async with await _connect() as client:
+        await client.run(run).decide(
+            position, approve=approve, by=by or _user(), reason=reason, args=edited
+        )
+    print(f"{call}: {'approved' if approve else 'rejected'}")
 
 
 @runs.callback()

@@ -8,11 +8,12 @@ async with await AgentClient.connect() as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from temporalio.client import (
     Client,
@@ -21,6 +22,7 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
 )
 from temporalio.common import RawValue, RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import (
@@ -28,22 +30,34 @@ from temporalio.exceptions import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
+from .activities.admission import Decide
 from .activities.limits import UNSET, RunLimits
 from .activities.wire import from_text, pack, unpack
-from .canonical import scrub
+from .canonical import dumps, scrub
 from .config import Settings, connect_temporal
 from .errors import (
+    ApprovalRefused,
     InvalidRunId,
+    NotAuthorized,
     RunInputConflict,
     ThreadBusy,
 )
-from .identity import THREAD_PREFIX, RunKey, check_workflow_id, run_key, thread_workflow
-from .ledger import Action, ActionLedger, Request, ledger_pool
+from .identity import (
+    THREAD_PREFIX,
+    Position,
+    RunKey,
+    action_key,
+    check_workflow_id,
+    run_key,
+    thread_workflow,
+)
+from .ledger import Action, ActionLedger, Approval, Request, ledger_pool
 from .ledger.pool import Pool
 from .resetting import Reset, reset_run
 from .temporal_errors import ended_badly, refused
 from .thread_client import ThreadHandle
 from .workflows import AGENT_RUN, RunInput, RunResult
+from .workflows.agent_run import DECISION
 from .workflows.progress import Progress
 
 MEMO_INPUT: Final = "commitline_input"
@@ -76,6 +90,10 @@ class RunStatus:
     """``stopping``: its stop or cancellation is under way, or no worker is there to finish it."""
     progress: Progress | None
     """Where it is; None while no worker is there to say."""
+
+
+Authorize: TypeAlias = Callable[[str, Approval], bool | Awaitable[bool]]
+"""Says whether a person may decide about a call."""
 
 
 class RunHandle:
@@ -205,6 +223,64 @@ class RunHandle:
             reason=reason or "no reason given",
         )
 
+    async def approvals(self, *, only_waiting: bool = True) -> Sequence[Approval]:
+        """Return what waits for a person, longest first. Safe to repeat; it only reads.
+
+        Args:
+            only_waiting: False returns what was decided, too.
+
+        Raises:
+            RunNotFound: No run has this id.
+            ConfigurationError: No database is configured.
+        """
+        described = await self.describe()
+        ledger = await self._client.ledger()
+        return await ledger.approvals.list(_run_key_of(described), only_waiting=only_waiting)
+
+    async def decide(
+        self,
+        position: str,
+        *,
+        approve: bool,
+        by: str,
+        reason: str = "",
+        args: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Approve a call, or reject it. The first decision counts.
+
+        It is committed before this returns, and outlives a reset and a retry of the run. Safe
+        to repeat: the same decision by the same person changes nothing.
+
+        Args:
+            position: Where the call stands, as in `approvals`.
+            approve: Whether it is carried out.
+            by: Who decides; kept on the row, and asked about by the client's ``authorize``.
+            reason: Why; the model is told of a rejection's.
+            args: Other arguments than were asked about: all of them. They are validated as the
+                model's are, and are what is carried out and kept.
+
+        Raises:
+            ApprovalRefused: Another decision stands, it has expired, or nothing was asked.
+            InvalidArguments: The edited arguments do not fit the tool; nothing is decided.
+            NotAuthorized: This person may not decide this.
+            RunNotFound: No run has this id, or it has ended.
+        """
+        run_key = _run_key_of(await self.describe())
+        ledger = await self._client.ledger()
+        asked = await ledger.approvals.get(action_key(run_key, Position(position)))
+        if asked is None:
+            raise ApprovalRefused(f"nothing was asked about {position} of the run {self.id!r}")
+        await self._client.check_authorized(by, asked)
+        said = Decide(
+            run_key, Position(position), approve, by, reason, None if args is None else dumps(args)
+        )
+        try:
+            await self._workflow.execute_update(DECISION, pack(said), result_type=RawValue)
+        except WorkflowUpdateFailedError as err:
+            raise ended_badly(self.id, err.cause) from err
+        except RPCError as err:
+            raise refused(self.id, err) from err
+
     async def thread(self) -> ThreadHandle:
         """Return the run's conversation.
 
@@ -266,11 +342,16 @@ class AgentClient:
     Args:
         temporal: A connected client; any data converter and codec.
         settings: Where the ledger is, and the task queue.
+        authorize: Who may decide what: called with the person and the `Approval`; False, or
+            what it raises, refuses. By default everybody may.
     """
 
-    def __init__(self, temporal: Client, settings: Settings) -> None:
+    def __init__(
+        self, temporal: Client, settings: Settings, *, authorize: Authorize | None = None
+    ) -> None:
         self.temporal = temporal
         self._settings = settings
+        self._authorize = authorize
         self._pool: Pool | None = None
 
     @classmethod
@@ -430,6 +511,20 @@ class AgentClient:
     def run(self, id: str) -> RunHandle:
         """Return the handle of a run by its workflow id, without asking whether it exists."""
         return RunHandle(self, self._workflow(id))
+
+    async def check_authorized(self, by: str, what: Approval) -> None:
+        """Raise where a person may not decide.
+
+        Raises:
+            NotAuthorized: The client's ``authorize`` says no.
+        """
+        if self._authorize is None:
+            return
+        allowed = self._authorize(by, what)
+        if inspect.isawaitable(allowed):
+            allowed = await allowed
+        if not allowed:
+            raise NotAuthorized(f"{by!r} may not decide about {what.key}")
 
     async def ledger(self) -> ActionLedger:
         """Return the ledger; connects on first use.

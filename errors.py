@@ -18,7 +18,9 @@
     │   ├── ThreadDeleted          CL211  the conversation was deleted
     │   ├── ThreadNotFound         CL212  no such conversation
     │   ├── RequestConflict        CL213  the request id was used for another text
-    │   └── ResetRefused           CL214  the run cannot go back to that turn
+    │   ├── ResetRefused           CL214  the run cannot go back to that turn
+    │   ├── ApprovalRefused        CL215  the call cannot be decided about, or not so
+    │   └── NotAuthorized          CL216  this person may not decide
     ├── ActionError             told to the model as an error without effect
     │   ├── InvalidArguments       CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey  CL302  no usable key comes out of the arguments
@@ -228,6 +230,20 @@ class ResetRefused(LedgerError):
 
     code = "CL214"
     remedy = "Nothing was changed. Start a new run, or go on with the conversation."
+
+
+class ApprovalRefused(LedgerError):
+    """The decision does not count: another one stands, or it came too late."""
+
+    code = "CL215"
+    remedy = "Look at it with `commitline approvals`; the decision that stands is the one there."
+
+
+class NotAuthorized(LedgerError):
+    """The application's ``authorize`` says that this person may not decide about this call."""
+
+    code = "CL216"
+    remedy = "Nothing was decided. Have somebody decide who may."
 
 
 class ActionError(CommitlineError):

@@ -16,7 +16,7 @@ from .client import AgentClient, RunHandle
 from .config import DevAddresses, Settings
 from .errors import RunNotFound, UnrepresentableValue
 from .identity import ActionKey, Position, action_key
-from .ledger import Action, ActionLedger, Outcome, Run, ledger_pool
+from .ledger import Action, ActionLedger, Approval, Outcome, Run, ledger_pool
 from .thread_client import ThreadMessage
 from .workflows import AGENT_RUN, RunResult
 
@@ -77,6 +77,18 @@ async def find_record(ledger: ActionLedger, key: str) -> Action | Json:
     if found is None:
         raise RunNotFound(f"the ledger has no action {key!r}")
     return found
+
+
+async def find_approvals(
+    ledger: ActionLedger, *, run: str | None, all: bool, limit: int
+) -> Sequence[Approval]:
+    """Return what waits for a person, of one run or of all; with ``all`` what was decided too.
+
+    Raises:
+        RunNotFound: The ledger knows no run of this id.
+    """
+    run_key = None if run is None else (await _newest(ledger, run)).run_key
+    return await ledger.approvals.list(run_key, only_waiting=not all, limit=limit)
 
 
 async def conversation(ledger: ActionLedger, id: str) -> Sequence[ThreadMessage]:

@@ -21,7 +21,7 @@ from rich.text import Text
 from .canonical import parse, scrub
 from .config import DevAddresses
 from .doctor import Check
-from .ledger import Action, Effect, Thread
+from .ledger import Action, Approval, Effect, Thread
 from .resetting import Reset
 from .thread_client import ThreadMessage
 from .workflows.progress import Progress
@@ -137,6 +137,37 @@ def message(one: ThreadMessage) -> None:
         line = f"<- {result.position} {result.name}: {result.status}: {result.content}"
         OUT.print(text(line, limit=500), soft_wrap=True)
     OUT.print()
+
+
+def approvals(found: Sequence[Approval]) -> RenderableType:
+    """Return a table of what waits for a person, with what it would do."""
+    table = _table(
+        ("call", {"overflow": "fold"}),
+        "tool",
+        ("arguments", {"overflow": "fold"}),
+        "state",
+        "asked",
+    )
+    for one in found:
+        run, _, _ = one.run_key.rpartition("/")
+        table.add_row(
+            text(f"{run}:{one.position}"),
+            text(one.tool, limit=24),
+            text(one.approved_args, limit=200),
+            _state(one.state),
+            f"{_age(one.now - one.asked_at)} ago",
+        )
+    return table
+
+
+def approval_data(one: Approval) -> dict[str, Any]:
+    """Return an approval as plain data: arguments as JSON, not as text."""
+    return {
+        **asdict(one),
+        "args": parse(one.args),
+        "edited_args": None if one.edited_args is None else parse(one.edited_args),
+        "state": one.state,
+    }
 
 
 def reset(done: Reset, *, fork: bool) -> None:

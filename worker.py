@@ -32,6 +32,7 @@ from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from .activities.agent import App, Hook
+from .activities.approvals import ApprovalActivities
 from .activities.bounded_call import Raised, Returned, call_within
 from .activities.guard import GuardInterceptor
 from .activities.guarded_call import Guarded
@@ -108,6 +109,7 @@ async def app_worker(
                 result_limit=settings.result_limit,
             ).all,
             *TurnActivities(app, ledger, threads).all,
+            *ApprovalActivities(app, ledger.approvals).all,
         ]
         tools: Sequence[Callable[..., Any]] = [tool_activity(found, runner) for found in app.tools]
         worker = Worker(

@@ -41,6 +41,8 @@ class ToolSpec:
     """One attempt; None is no limit."""
     node_seconds: float | None = DEFAULTS["node_timeout"]
     """The call with its retries; None is no limit."""
+    gated: bool = False
+    """Whether a person may have to approve it."""
 
     @property
     def limits(self) -> CallLimits:
@@ -196,6 +198,7 @@ class Agent:
             made.definition,
             made.effect,
             made.summary,
+            gated=made.gated,
             tool_seconds=resolve(
                 "tool_timeout", for_it, made.tool_timeout, limits.tool_timeout, self.tool_timeout
             ),

@@ -19,6 +19,7 @@ from temporalio.exceptions import ApplicationError
 from ..canonical import scrub
 from ..errors import CommitlineError, ConfigurationError, ToolNotServed
 from .agent import Agent, App
+from .tool import Tool
 
 log = structlog.get_logger("commitline")
 
@@ -40,13 +41,28 @@ def served_agent(app: App, name: str) -> Agent:
         raise _not_served(err, f"{err.message}; give each app a task queue of its own") from err
 
 
+def served_tool(app: App, name: str) -> Tool:
+    """Return a tool; if this worker has none of that name, let others try for a while.
+
+    Raises:
+        ApplicationError: This worker has none; final after a few tries.
+    """
+    for tool in app.tools:
+        if tool.name == name:
+            return tool
+    raise _tool_not_served(name)
+
+
 @activity.defn(dynamic=True)
 async def unserved_tool(arguments: Sequence[RawValue]) -> Any:
     """Be the activity of every tool that this worker does not have. Nothing is called."""
-    name = activity.info().activity_type
+    raise _tool_not_served(activity.info().activity_type)
+
+
+def _tool_not_served(name: str) -> ApplicationError:
     log.warning("run.tool_not_served", tool=name)
     error = ToolNotServed(f"no worker of this task queue serves {scrub(name, limit=80)!r}")
-    raise _not_served(error, error.message)
+    return _not_served(error, error.message)
 
 
 def _not_served(error: CommitlineError, message: str) -> ApplicationError:

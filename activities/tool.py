@@ -90,6 +90,25 @@ class Tool:
     node_timeout: Any
     isolation: Isolation
     returns_nothing: bool
+    approval: bool | Callable[[dict[str, Any]], Any]
+    approval_expires: timedelta | None
+
+    @property
+    def gated(self) -> bool:
+        """Whether a person may have to approve a call of it."""
+        return self.approval is not False
+
+    def needs_approval(self, effective: str) -> bool:
+        """Whether a person has to approve the call with these arguments.
+
+        What the tool's predicate raises means yes: a call that nobody can judge is asked about.
+        """
+        if isinstance(self.approval, bool):
+            return self.approval
+        try:
+            return bool(self.approval(parse(effective)))
+        except Exception:
+            return True
 
     @property
     def definition(self) -> ToolDefinition:
@@ -193,6 +212,8 @@ def tool(
     tool_timeout: Any = UNSET,
     node_timeout: Any = UNSET,
     isolation: Isolation = "none",
+    approval: bool | Callable[[dict[str, Any]], Any] = False,
+    approval_expires: timedelta | None = timedelta(hours=72),
     name: str | None = None,
     summary: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
@@ -222,6 +243,10 @@ def tool(
         node_timeout: The same for the call with its retries. By default the agent's, else 900 s.
         isolation: ``"process"`` calls it in a process of its own, which is killed at the
             deadline and dies with the worker. It costs the start of an interpreter per call.
+        approval: True where a person has to approve each call; or a function of the effective
+            arguments (a dict, as JSON has them) that says whether. It may be called again, so
+            it only looks at them.
+        approval_expires: How long a call waits for its approval; None is for ever.
         name: The function's name by default.
         summary: What the call does in business words, with parameters in braces, for the
             Temporal UI: ``"Charge {amount_cents} cents for order {order_id}"``.
@@ -263,6 +288,8 @@ def tool(
             node_timeout=node_timeout,
             isolation=isolation,
             returns_nothing=_returns_nothing(function),
+            approval=approval,
+            approval_expires=approval_expires,
         )
         _check(made, parameters)
         return made
@@ -314,6 +341,16 @@ def _wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
     yield inspect.isasyncgenfunction(made.fn), "yields: return what it has to say, as a list"
     yield made.settles_after < timedelta(), "has a lookup_settles_after below zero"
     yield made.tries < 1, "has no tries; one is the least"
+    yield effect is Effect.READ and made.gated, "is a READ: there is nothing to approve"
+    yield (
+        not isinstance(made.approval, bool) and not callable(made.approval),
+        "has an approval that is neither True nor a function of its arguments",
+    )
+    yield inspect.iscoroutinefunction(made.approval), "has an async approval; it only looks"
+    yield (
+        made.approval_expires is not None and made.approval_expires <= timedelta(),
+        "has an approval that expires at once",
+    )
     yield (
         made.isolation not in typing.get_args(Isolation),
         f"has an unknown isolation {made.isolation!r}; there are 'none' and 'process'",

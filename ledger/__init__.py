@@ -6,6 +6,7 @@ Usable alone: it knows nothing of Temporal and needs only psycopg and pydantic.
 
 from .action_ledger import ActionLedger
 from .actions import Action, ActionRequest, Attempt, Effect, Outcome, Run
+from .approvals import Approval, ApprovalLedger, ApprovalRequest
 from .claims import AlreadyDone, Ask, Busy, Claim, Dispatched, Owned, Parked
 from .migrate import check_schema, migrate
 from .pool import ledger_pool
@@ -25,6 +26,9 @@ __all__ = [
     "ActionLedger",
     "ActionRequest",
     "AlreadyDone",
+    "Approval",
+    "ApprovalLedger",
+    "ApprovalRequest",
     "Ask",
     "Attempt",
     "Busy",

@@ -34,6 +34,7 @@ from ..identity import (
     with_generation,
 )
 from .actions import Action, ActionRequest, Attempt, Outcome, Run
+from .approvals import ApprovalLedger
 from .calls import Connection, LedgerCalls, Row, execute, fetch
 from .claims import (
     CONFLICT,
@@ -78,6 +79,11 @@ class ActionLedger(LedgerCalls):
     def threads(self) -> ThreadLedger:
         """The conversations over the same pool."""
         return ThreadLedger(self._pool, statement_seconds=self._seconds)
+
+    @property
+    def approvals(self) -> ApprovalLedger:
+        """What waits for a person, over the same pool."""
+        return ApprovalLedger(self._pool, statement_seconds=self._seconds)
 
     async def open_run(
         self,

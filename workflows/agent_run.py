@@ -27,6 +27,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.admission import DECIDE, Decide
     from ..activities.conversation import RunResult
     from ..activities.guarded_call import STOPPING
     from ..activities.run_activities import (
@@ -63,6 +64,7 @@ with workflow.unsafe.imports_passed_through():
 
 AGENT_RUN: Final = "AgentRun"
 MESSAGE: Final = "message"
+DECISION: Final = "decide"
 
 _STOP_WAIT: Final = timedelta(seconds=60)
 """How long a run that may start nothing waits for the cancellation that follows a stop."""
@@ -139,6 +141,26 @@ class AgentRun:
         if self._failed is not None and self._failed[0] in (None, said.request_id):
             raise _for_the_caller(self._failed[1])
         return pack(Sent(answered=False))
+
+    @workflow.update(name=DECISION)
+    async def decide(self, raw: RawValue) -> RawValue:
+        """Take a person's decision (`Decide`) down in the ledger; then the call goes on.
+
+        Safe to repeat: the first decision counts.
+        """
+        said = unpack(Decide, raw)
+        summary = scrub(f"{said.by} decides about {said.position}", limit=150)
+        try:
+            answer = await ask_ledger(DECIDE, said, summary)
+        except ActivityError as err:
+            raise _run_failure(err) from err
+        if self._turns is not None:
+            self._turns.decided.add(said.position)
+        return answer
+
+    @decide.validator
+    def _check_decision(self, raw: RawValue) -> None:
+        unpack(Decide, raw)
 
     @message.validator
     def _check_message(self, raw: RawValue) -> None:

@@ -9,11 +9,12 @@ from typing import Any, Final, Literal
 from ..activities.conversation import Usage
 from ..canonical import scrub
 
-CallState = Literal["running", "ok", "existing", "happened", "error", "unknown"]
+CallState = Literal["waiting", "running", "ok", "existing", "happened", "error", "unknown"]
 
 _SHOWN: Final = 25
 _KEPT: Final = 600
 _MARKS: Final[dict[CallState, str]] = {
+    "waiting": "**waits for a person to approve it**",
     "running": "running",
     "ok": "done",
     "existing": "already done, by another action",

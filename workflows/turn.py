@@ -7,6 +7,7 @@ commits it together with the model's answer.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +17,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import replies
+    from ..activities.admission import ADMIT, Admission, Admit
     from ..activities.agent import AgentSpec, ToolSpec
     from ..activities.conversation import Completion, Message, RunResult, ToolCall, ToolResult
     from ..activities.earlier_runs import RECORD_COMPLETION, RecordCompletion
@@ -31,7 +33,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from ..activities.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel
     from ..activities.wire import from_plain, pack_text, to_text, unpack
-    from ..canonical import dumps, parse, scrub
+    from ..canonical import digest, dumps, parse, scrub
     from ..errors import ConversationTooLarge, NodeTimeout
     from ..identity import Position, action_key, position
     from ..ledger.actions import Effect
@@ -44,12 +46,15 @@ with workflow.unsafe.imports_passed_through():
         stop_here_if_cancelled,
         type_of,
     )
-    from .progress import CallState, Progress, summarise
+    from .progress import CallProgress, CallState, Progress, summarise
     from .run_input import RunInput, Task
 
 MAX_CONVERSATION: Final = 1_700_000
 """Characters of a model call's input. A payload over 2 MiB would wedge the workflow task for
 ever; what results of a turn travel with is bounded well below (`replies.MAX_TURN`)."""
+
+_LOOK_AGAIN: Final = 3_600.0
+"""Seconds after which a run that waits for a person looks whether it was decided all the same."""
 
 
 class Turns:
@@ -77,6 +82,8 @@ class Turns:
         """Turns in a row in which the model gave nothing usable."""
         self.problem = ""
         """What was wrong with the last one."""
+        self.decided: set[Position] = set()
+        """Calls that a person has decided about, since the run looked."""
         self.ends_at = None if spec.deadline_seconds is None else _from_now(spec.deadline_seconds)
         """When its run_deadline passes, by the workflow's clock."""
         self._given = given
@@ -244,10 +251,52 @@ class Turns:
         summary = summarise(name, tool.summary, arguments)
         shown = self._progress.begin(at, summary)
         self._show(self._progress.state)
-        reply = await self._reply(tool, at, pack_text(dumps(arguments)), summary)
+        reply = await self._admitted_reply(tool, at, dumps(arguments), shown)
         shown.state = _state(reply)
         self._show(self._progress.state)
         return reply
+
+    async def _admitted_reply(
+        self, tool: ToolSpec, at: Position, arguments: str, shown: CallProgress
+    ) -> Reply:
+        """Carry a call out, once a person has approved it where one has to."""
+        if tool.gated:
+            admission = await self._admit(tool, at, arguments, shown)
+            if admission.reply is not None:
+                return admission.reply
+            assert admission.arguments is not None, "admitted, or answered"
+            arguments = admission.arguments
+            shown.summary = summarise(tool.definition.name, tool.summary, parse(arguments))
+        return await self._reply(tool, at, pack_text(arguments), shown.summary)
+
+    async def _admit(
+        self, tool: ToolSpec, at: Position, arguments: str, shown: CallProgress
+    ) -> Admission:
+        """Wait until a call may be carried out, or may not; no worker is held meanwhile."""
+        name = tool.definition.name
+        request = Admit(
+            this_run(),
+            at,
+            self._thread_id or this_run(),
+            name,
+            arguments,
+            digest(parse(arguments)),
+        )
+        while True:
+            stop_here_if_cancelled()
+            answer = await ask_ledger(ADMIT, request, scrub(f"May {name} be called?", limit=150))
+            admission = unpack(Admission, answer)
+            if admission.wait_seconds is None:
+                shown.state = "running"
+                return admission
+            shown.state = "waiting"
+            self._show(self._progress.state)
+            with suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: at in self.decided,
+                    timeout=min(admission.wait_seconds, _LOOK_AGAIN),
+                )
+            self.decided.discard(at)
 
     async def _reply(
         self, tool: ToolSpec, at: Position, arguments: RawValue, summary: str

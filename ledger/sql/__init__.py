@@ -36,5 +36,9 @@ def _trusted(text: Any) -> LiteralString:
     return cast("LiteralString", text)
 
 
-QUERIES: Final = _load_queries("queries.sql") | _load_queries("threads.sql")
-"""Each named query of ``queries.sql`` (runs and actions) and ``threads.sql``."""
+QUERIES: Final[dict[str, LiteralString]] = {
+    **_load_queries("queries.sql"),
+    **_load_queries("threads.sql"),
+    **_load_queries("approvals.sql"),
+}
+"""Each named query of ``queries.sql`` (runs and actions), ``threads.sql``, ``approvals.sql``."""

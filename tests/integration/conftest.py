@@ -19,6 +19,7 @@ _TABLES = (
     "agent_messages",
     "agent_requests",
     "agent_values",
+    "agent_approvals",
     "agent_threads",
     "agent_completions",
     "agent_domain_keys",

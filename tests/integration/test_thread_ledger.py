@@ -83,6 +83,7 @@ _TABLES: Final = (
     "agent_messages",
     "agent_requests",
     "agent_values",
+    "agent_approvals",
     "agent_runs",
     "agent_actions",
     "agent_domain_keys",

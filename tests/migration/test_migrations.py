@@ -74,6 +74,13 @@ CONSTRAINTS = {
         "agent_actions_told_in_a_version_what_was_settled",
         "agent_actions_told_what_was_settled",
     ],
+    "agent_approvals": [
+        "agent_approvals_decision_is_known",
+        "agent_approvals_decision_is_signed",
+        "agent_approvals_edits_are_approved",
+        "agent_approvals_pkey",
+        "agent_approvals_run_exists",
+    ],
     "agent_domain_keys": [
         "agent_domain_keys_held_has_generation",
         "agent_domain_keys_pkey",
@@ -107,6 +114,9 @@ INDEXES = [
     "agent_actions_pkey",
     "agent_actions_repeats",
     "agent_actions_settled",
+    "agent_approvals_by_run",
+    "agent_approvals_pkey",
+    "agent_approvals_waiting",
     "agent_completions_pkey",
     "agent_domain_keys_pkey",
     "agent_messages_one_completion_per_turn",

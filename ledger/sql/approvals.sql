@@ -1,0 +1,47 @@
+-- Named queries of approvals. A line `-- name: purpose` starts each; parameters are bound.
+
+-- ask_approval: ask once, in a run that runs; what was asked first stands.
+with run as (
+    select run_key from agent_runs
+     where run_key = %(run_key)s and state = 'running'
+       and (epoch <= %(epoch)s or fork_step > %(step)s)
+       for share
+)
+insert into agent_approvals (
+    key, run_key, position, thread_id, tool, args, requested_digest, expires_at)
+select %(key)s, run.run_key, %(position)s, %(thread_id)s, %(tool)s, %(args)s::json,
+       %(requested_digest)s, clock_timestamp() + %(expires_after)s::interval
+  from run
+on conflict (key) do nothing;
+
+-- get_approval: one approval; `now` is the database's clock, by which it expires.
+select *, clock_timestamp() as now from agent_approvals where key = %(key)s;
+
+-- decide: the one decision, while it may still be made and its run may still act on it.
+with run as (
+    select r.run_key from agent_runs r join agent_approvals a using (run_key)
+     where a.key = %(key)s and r.state = 'running'
+       for share of r
+)
+update agent_approvals
+   set decision = %(decision)s, decided_by = %(by)s, decided_at = clock_timestamp(),
+       reason = %(reason)s, edited_args = %(edited_args)s::json
+  from run
+ where key = %(key)s and decision is null
+   and (expires_at is null or expires_at > clock_timestamp())
+returning agent_approvals.*, clock_timestamp() as now;
+
+-- expire: nobody decided in time.
+update agent_approvals
+   set decision = 'expired', decided_by = 'nobody', decided_at = clock_timestamp()
+ where key = %(key)s and decision is null and expires_at <= clock_timestamp();
+
+-- list_approvals: what waits for a person, or all that was asked; the longest waiting first.
+select a.*, clock_timestamp() as now
+  from agent_approvals a join agent_runs r using (run_key)
+ where (%(run_key)s::text is null or a.run_key = %(run_key)s)
+   and (not %(only_waiting)s
+        or (a.decision is null and r.state = 'running'
+            and (a.expires_at is null or a.expires_at > clock_timestamp())))
+ order by a.asked_at, a.key
+ limit %(limit)s;

@@ -1,0 +1,376 @@
+"""Calls that a person has to approve: what is asked, what a decision does, and how often."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.common import RetryPolicy
+
+from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, Tool, tool
+from commitline.activities.conversation import Completion
+from commitline.activities.model import ModelRequest
+from commitline.activities.scripted_model import Answer, call, say
+from commitline.errors import (
+    ApprovalRefused,
+    CommitlineError,
+    InvalidArguments,
+    ModelUnavailable,
+    NotAuthorized,
+    RunFailed,
+)
+from commitline.ledger import Approval
+from commitline.ledger.approvals import check_same
+
+from .bench import Bench, eventually, fresh_id
+
+
+class Paid:
+    """A tool that pays, and what it paid."""
+
+    def __init__(self, **options: Any) -> None:
+        self.calls: list[tuple[str, int]] = []
+
+        @tool(
+            effect=Effect.IDEMPOTENT,
+            idempotency_key="order-{order_id}-refund",
+            **{"approval": True, **options},
+        )
+        async def refund(order_id: str, cents: int = 500) -> dict[str, Any]:
+            """Refund an order."""
+            self.calls.append((order_id, cents))
+            return {"refunded": cents}
+
+        self.tool = refund
+
+
+@tool(effect=Effect.READ)
+async def look_up(order_id: str) -> str:
+    """Look an order up."""
+    return f"order {order_id}"
+
+
+def app_of(*tools: Tool, answers: Sequence[Answer]) -> App:
+    return App([Agent("agent", ScriptedModel("scripted", answers), "Do it.", tools=tools)])
+
+
+def asks(*orders: str, **arguments: Any) -> Completion:
+    return call(*(("refund", {"order_id": one, **arguments}) for one in orders))
+
+
+async def waiting(run: RunHandle, count: int = 1) -> Sequence[Approval]:
+    """Wait until so many calls of the run wait for a person."""
+
+    async def found() -> Sequence[Approval] | None:
+        asked = await run.approvals()
+        return asked if len(asked) == count else None
+
+    asked = await eventually(found)
+    assert asked is not None
+    return asked
+
+
+async def told(run: RunHandle) -> list[tuple[str, str]]:
+    messages = await (await run.thread()).messages()
+    return [(one.status, one.content) for message in messages for one in message.results]
+
+
+async def test_a_call_waits_and_is_carried_out_once_it_is_approved(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        (asked,) = await waiting(run)
+        before = (list(paid.calls), await run.actions(), (await run.status()).progress)
+        await run.decide("0.0", approve=True, by="ada")
+        result = await run.result()
+        (action,) = await run.actions()
+        (decided,) = await run.approvals(only_waiting=False)
+
+    assert before[:2] == ([], [])
+    assert before[2] is not None
+    assert [one.state for one in before[2].calls] == ["waiting"]
+    assert (asked.tool, asked.args) == ("refund", '{"order_id":"4821","cents":500}')
+    assert asked.expires_at is not None
+    assert timedelta(hours=71) < asked.expires_at - asked.now <= timedelta(hours=72)
+    assert (result.output, paid.calls) == ("Done.", [("4821", 500)])
+    assert (action.position, action.state, action.args) == ("0.0", "ok", asked.args)
+    assert (decided.decision, decided.decided_by) == ("approved", "ada")
+
+
+async def test_a_rejected_call_is_told_as_not_executed_with_the_reason(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        await run.decide("0.0", approve=False, by="ada", reason="not now")
+        await run.result()
+        results, actions = await told(run), await run.actions()
+
+    assert paid.calls == []
+    assert actions == []
+    assert results == [
+        (
+            "error",
+            '{"error":{"type":"Rejected","message":"not executed: rejected by ada: not now",'
+            '"effect":"none"}}',
+        )
+    ]
+
+
+async def test_a_mixed_batch_settles_call_by_call_over_a_restart_of_the_worker(
+    bench: Bench,
+) -> None:
+    paid = Paid()
+    batch = call(
+        ("look_up", {"order_id": "1"}),
+        ("refund", {"order_id": "2"}),
+        ("refund", {"order_id": "3"}),
+    )
+    app = app_of(look_up, paid.tool, answers=[batch, say("Done.")])
+
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run, 2)
+    async with bench.serving(app) as client:
+        run = client.run(run.id)
+        await run.decide("0.1", approve=True, by="ada")
+        await waiting(run, 1)
+        await run.decide("0.2", approve=False, by="ada", reason="not now")
+        await run.result()
+        results = await told(run)
+
+    assert paid.calls == [("2", 500)]
+    assert [status for status, _ in results] == ["ok", "ok", "error"]
+    assert [content for _, content in results][:2] == ['"order 1"', '{"refunded":500}']
+    assert "not now" in results[2][1]
+
+
+async def test_only_what_the_predicate_asks_for_waits(bench: Bench) -> None:
+    paid = Paid(approval=lambda arguments: arguments["cents"] > 1_000)
+    first, second = asks("1", cents=1_000), asks("2", cents=1_001)
+    answers = [first, second, say("Done.")]
+
+    async with bench.serving(app_of(paid.tool, answers=answers)) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        (asked,) = await waiting(run)
+        paid_before = list(paid.calls)
+        await run.decide("1.0", approve=True, by="ada")
+        await run.result()
+
+    assert (asked.position, paid_before) == ("1.0", [("1", 1_000)])
+    assert paid.calls == [("1", 1_000), ("2", 1_001)]
+
+
+async def test_a_predicate_that_fails_means_that_a_person_is_asked(bench: Bench) -> None:
+    paid = Paid(approval=lambda arguments: arguments["no such"])
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        await run.decide("0.0", approve=False, by="ada")
+        await run.result()
+
+    assert paid.calls == []
+
+
+async def test_one_of_many_decisions_at_once_counts(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        people = [("ada", True), ("bob", False), ("cy", True), ("di", False), ("eve", True)]
+        said = await asyncio.gather(
+            *(run.decide("0.0", approve=approve, by=by) for by, approve in people),
+            return_exceptions=True,
+        )
+        await run.result()
+        (decided,) = await run.approvals(only_waiting=False)
+
+    counted = [people[at] for at, one in enumerate(said) if one is None]
+    assert counted == [(decided.decided_by, decided.decision == "approved")]
+    assert {type(one) for one in said if one is not None} == {ApprovalRefused}
+    assert paid.calls == ([("4821", 500)] if counted[0][1] else [])
+
+
+async def test_the_same_decision_by_the_same_person_may_be_repeated(bench: Bench) -> None:
+    paid = Paid()
+    answers = [call(*[("refund", {"order_id": one}) for one in "12"]), say("Done.")]
+
+    async with bench.serving(app_of(paid.tool, answers=answers)) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run, 2)
+        await run.decide("0.0", approve=True, by="ada")
+        await run.decide("0.0", approve=True, by="ada")
+        with pytest.raises(ApprovalRefused, match="approved by ada"):
+            await run.decide("0.0", approve=False, by="ada")
+        await run.decide("0.1", approve=False, by="ada")
+        await run.result()
+
+    assert paid.calls == [("1", 500)]
+
+
+async def test_edited_arguments_are_validated_kept_keyed_and_carried_out(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        with pytest.raises(InvalidArguments, match="cents"):
+            await run.decide("0.0", approve=True, by="ada", args={"order_id": "1", "cents": "all"})
+        still = await waiting(run)
+        await run.decide("0.0", approve=True, by="ada", args={"order_id": "4822", "cents": 80})
+        await run.result()
+        (action,) = await run.actions()
+        (decided,) = await run.approvals(only_waiting=False)
+
+    assert len(still) == 1
+    assert paid.calls == [("4822", 80)]
+    assert (action.args, action.domain_key) == (
+        '{"order_id":"4822","cents":80}',
+        "order-4822-refund",
+    )
+    assert (decided.args, decided.edited_args) == (
+        '{"order_id":"4821","cents":500}',
+        '{"order_id":"4822","cents":80}',
+    )
+
+
+async def test_what_nobody_approves_in_time_is_not_carried_out(bench: Bench) -> None:
+    paid = Paid(approval_expires=timedelta(seconds=1))
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await run.result()
+        (asked,) = await run.approvals(only_waiting=False)
+        with pytest.raises(CommitlineError):
+            await run.decide("0.0", approve=True, by="ada")
+        results = await told(run)
+
+    assert (paid.calls, asked.state) == ([], "expired")
+    assert "not executed: nobody approved it until" in results[0][1]
+
+
+async def test_a_decision_outlives_a_reset_and_counts_once(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        await run.decide("0.0", approve=True, by="ada")
+        await run.result()
+        await run.reset(to_step=0)
+        result = await run.result()
+
+    assert (result.output, paid.calls) == ("Done.", [("4821", 500)])
+
+
+async def test_a_retried_run_does_not_ask_again(bench: Bench) -> None:
+    paid = Paid()
+    failed: list[int] = []
+
+    def fails_once(request: ModelRequest) -> Completion:
+        if not failed:
+            failed.append(1)
+            raise ModelUnavailable("500")
+        return say("Done.")
+
+    model = ScriptedModel("scripted", [asks("4821"), fails_once])
+    app = App([Agent("agent", model, "Do it.", tools=[paid.tool], model_tries=1)])
+    policy = RetryPolicy(initial_interval=timedelta(milliseconds=100), maximum_attempts=2)
+
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "go", id=fresh_id(), retry_policy=policy)
+        await waiting(run)
+        await run.decide("0.0", approve=True, by="ada")
+        result = await run.result()
+        asked = await run.approvals(only_waiting=False)
+
+    assert (result.output, paid.calls, len(asked)) == ("Done.", [("4821", 500)], 1)
+
+
+async def test_a_stop_ends_the_wait_and_nothing_can_be_decided_any_more(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        status = await run.stop()
+        with pytest.raises(CommitlineError):
+            await run.decide("0.0", approve=True, by="ada")
+        left = await run.approvals()
+        with pytest.raises(RunFailed):
+            await run.result()
+
+    assert (status.state, paid.calls, left) == ("canceled", [], [])
+
+
+async def test_who_may_decide_is_the_applications_word(bench: Bench) -> None:
+    paid = Paid()
+    seen: list[tuple[str, str]] = []
+
+    async def authorize(by: str, approval: Approval) -> bool:
+        seen.append((by, approval.args))
+        return by == "ada"
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as served:
+        guarded = AgentClient(served.temporal, bench.settings, authorize=authorize)
+        async with guarded as client:
+            run = await client.start("agent", "go", id=fresh_id())
+            await waiting(run)
+            with pytest.raises(NotAuthorized, match="'eve'"):
+                await run.decide("0.0", approve=True, by="eve")
+            still = await waiting(run)
+            await run.decide("0.0", approve=True, by="ada")
+            await run.result()
+
+    assert len(still) == 1
+    assert [by for by, _ in seen] == ["eve", "ada"]
+    assert paid.calls == [("4821", 500)]
+
+
+async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
+    bench: Bench,
+) -> None:
+    paid = Paid()
+    answers = [call(("refund", {"order_id": "1", "cents": "all"})), say("Done.")]
+
+    async with bench.serving(app_of(paid.tool, answers=answers)) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await run.result()
+        results, asked = await told(run), await run.approvals(only_waiting=False)
+
+    assert (paid.calls, asked) == ([], [])
+    assert "InvalidArguments" in results[0][1]
+
+
+async def test_a_decision_about_nothing_is_refused(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        with pytest.raises(ApprovalRefused, match="nothing was asked"):
+            await run.decide("7.0", approve=True, by="ada")
+        await run.decide("0.0", approve=False, by="ada")
+        await run.result()
+
+
+async def test_an_approval_is_for_one_call_alone(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        (asked,) = await waiting(run)
+        await run.decide("0.0", approve=False, by="ada")
+        await run.result()
+
+    check_same(asked, "refund", asked.requested_digest)
+    for other in (("charge", asked.requested_digest), ("refund", "another")):
+        with pytest.raises(CommitlineError, match="was asked about as refund"):
+            check_same(asked, *other)
