@@ -30,6 +30,7 @@ class ModelRequest:
     instructions: str
     tools: list[ToolDefinition]
     messages: list[Message]
+    """To be read only: later turns are given the same objects."""
 
 
 @runtime_checkable

@@ -61,6 +61,8 @@ from .wire import from_text, pack, to_text, unpack
 
 log = structlog.get_logger("commitline")
 
+_SMALL: Final = 4096
+"""Characters of a message that is kept read, for the next turns: 8,192 of them at most."""
 MAX_ACTIONS: Final = 1_000_000
 """Of a run that is forked: all of them."""
 MAX_TRAVELLING: Final = 1_900_000
@@ -127,7 +129,7 @@ class TurnActivities:
         agent = served_agent(self._app, spec.name)
         model = self._app.model(agent=spec.name, name=spec.model)
         asked = Asked(model, spec, agent.output if spec.output_schema is not None else None)
-        stored = [from_text(Message, one.message) for one in found.messages]
+        stored = [_message(one.message) for one in found.messages]
         completion = await asked.complete(paired([*stored, *turn.messages]))
         crash_point("after_completion")
         turn = replace(turn, completion=completion, final=spec.ends_with(completion))
@@ -190,7 +192,7 @@ class TurnActivities:
         last = found.messages[-1] if found.messages else None
         if last is None or any(new.role == "tool" for new in request.messages):
             return (), []
-        calls = unanswered([from_text(Message, last.message)])
+        calls = unanswered([_message(last.message)])
         if not calls:
             return (), []
         log.warning("thread.repaired", thread_id=request.thread_id, left_by=last.run_key)
@@ -321,6 +323,16 @@ def _spec_of(found: Conversation, request: CallModel) -> AgentSpec:
     if found.run.spec is None:
         raise RunNotRunning(f"the ledger has lost what {request.run_key} keeps", known=False)
     return _spec(found.run.spec)
+
+
+def _message(text: str) -> Message:
+    """Read a stored message; a conversation is read again each turn, and most of it is small."""
+    return _small_message(text) if len(text) <= _SMALL else from_text(Message, text)
+
+
+@lru_cache(maxsize=8192)
+def _small_message(text: str) -> Message:
+    return from_text(Message, text)
 
 
 @lru_cache(maxsize=64)
