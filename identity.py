@@ -93,6 +93,12 @@ def step_of(at: Position) -> int | None:
     return int(found["step"]) if found else None
 
 
+def is_from(at: Position, step: int) -> bool:
+    """Whether a position lies at this model turn or after it, in whichever epoch."""
+    found = step_of(at)
+    return found is not None and found >= step
+
+
 def check_thread_id(thread_id: str) -> str:
     """Return the id if a conversation may have it: its runs are the workflow ``thread:<id>``.
 

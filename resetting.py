@@ -23,7 +23,7 @@ from temporalio.client import Client, WorkflowHistory
 
 from .canonical import scrub
 from .errors import ResetRefused, RunNotFound
-from .identity import RunKey, step_of
+from .identity import RunKey, is_from
 from .ledger import Action, ActionLedger, Run
 from .ledger.threads import check_goes_back, check_not_stopped
 
@@ -92,7 +92,9 @@ async def reset_run(
         step=step,
         epoch=epoch,
         read_back=read_back,
-        actions=[one for one in await ledger.list(run_key, limit=_ALL) if _from(one, step)],
+        actions=[
+            one for one in await ledger.list(run_key, limit=_ALL) if is_from(one.position, step)
+        ],
     )
 
 
@@ -145,8 +147,3 @@ async def _recorded_turns(ledger: ActionLedger, run: Run, step: int) -> list[int
         for one in messages
         if one.role == "assistant" and one.run_key == run.run_key and one.step >= step
     ]
-
-
-def _from(action: Action, step: int) -> bool:
-    at = step_of(action.position)
-    return at is not None and at >= step

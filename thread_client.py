@@ -27,7 +27,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from .activities.conversation import Message, RunResult, ToolCall, ToolResult, Usage
-from .activities.wire import from_text, pack, to_text, unpack
+from .activities.wire import from_text, pack, to_text
 from .errors import (
     CommitlineError,
     ConversationTooLarge,
@@ -41,7 +41,7 @@ from .ledger import Request, Run, StoredMessage, ThreadLedger
 from .ledger.threads import MessageRole
 from .temporal_errors import ended_badly, refused
 from .workflows.agent_run import MESSAGE
-from .workflows.run_input import RunInput, Send, Sent
+from .workflows.run_input import RunInput, Send
 
 if TYPE_CHECKING:
     from .client import AgentClient, RunHandle
@@ -200,10 +200,11 @@ class ThreadHandle:
             return False
         return described.status is WorkflowExecutionStatus.RUNNING
 
-    async def _send(self, request: Request, text: str, agent: str | None) -> bool:
-        """Send a request to the run under way, or start one; return whether it was answered.
+    async def _send(self, request: Request, text: str, agent: str | None) -> None:
+        """Send a request to the run under way, or start one, and wait.
 
-        It was not where that run went away, is full, or is another agent's than was named.
+        Whether it is answered then is in the ledger. It is not where that run went away, is
+        full, or is another agent's than was named.
         """
         given = RunInput(agent=agent or await self._agent(), thread_id=self.id)
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
@@ -211,7 +212,7 @@ class ThreadHandle:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         )
         try:
-            raw = await self._client.temporal.execute_update_with_start_workflow(
+            await self._client.temporal.execute_update_with_start_workflow(
                 MESSAGE,
                 pack(Send(request.request_id, agent)),
                 start_workflow_operation=start,
@@ -225,13 +226,10 @@ class ThreadHandle:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise asyncio.CancelledError from err  # the SDK makes one error of both
-            return False
         except RPCError as err:
             await _take_error_of(start)
-            if err.status in _LATER and "namespace" not in err.message.lower():
-                return False
-            raise refused(thread_workflow(self.id), err) from err
-        return unpack(Sent, raw).answered
+            if err.status not in _LATER or "namespace" in err.message.lower():
+                raise refused(thread_workflow(self.id), err) from err
 
     async def _agent(self) -> str:
         thread = await (await self._threads()).get(self.id)

@@ -33,7 +33,7 @@ from ..errors import (
     StaleThread,
     ThreadNotFound,
 )
-from ..identity import Position, position, step_of
+from ..identity import is_from, position
 from ..ledger import (
     Action,
     ActionLedger,
@@ -366,7 +366,6 @@ def _is_there(found: Conversation, request_id: str | None) -> bool:
 
 
 def _stands(action: Action, step: int) -> bool:
-    at = step_of(Position(action.position))
-    if at is None or at < step:
+    if not is_from(action.position, step):
         return False
     return action.state in ("unknown", "dispatched") or bool(action.effect_possible)

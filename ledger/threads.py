@@ -28,7 +28,7 @@ from ..errors import (
     ThreadDeleted,
     ThreadNotFound,
 )
-from ..identity import ActionKey, Position, RunKey, action_key, step_of
+from ..identity import ActionKey, Position, RunKey, action_key, is_from
 from .actions import Action, Outcome, Run
 from .calls import Connection, LedgerCalls, Row, execute, fetch, fetch_all, fetch_each
 
@@ -526,15 +526,11 @@ async def _fork(connection: Connection, run_key: RunKey, step: int) -> int:
     forked = await fetch(connection, "fork_run", run_key=run_key, step=step)
     assert forked is not None, "the run was read before"
     rows = await fetch_all(connection, "list_actions_of_run", run_key=run_key)
-    await _give_up(connection, run_key, [row["position"] for row in rows if _from(row, step)])
+    later = [row["position"] for row in rows if is_from(row["position"], step)]
+    await _give_up(connection, run_key, later)
     # Last: it locks actions whose domain keys are not locked here.
     await execute(connection, "untell", **back)
     return int(forked["epoch"])
-
-
-def _from(row: Row, step: int) -> bool:
-    at = step_of(row["position"])
-    return at is not None and at >= step
 
 
 def check_goes_back(run: Run, thread: Thread) -> None:

@@ -45,8 +45,8 @@ select thread_id, request_id, message, reply from agent_requests
 
 -- commit_turn: the messages of one turn, the thread's next version, the tokens that it took, the
 -- reply to its request and what it told, all or nothing. The messages are bound in binary: as a
--- text the driver escapes a list by regular expressions, for seconds. No row back: the thread is at another
--- version, or deleted.
+-- text the driver escapes a list by regular expressions, for seconds. No row back: the thread is
+-- at another version, or deleted.
 with thread as (
     update agent_threads
        set version = version + 1, written_by = %(run_key)s, forked_run = null, forked_step = null
