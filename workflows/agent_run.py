@@ -155,7 +155,7 @@ class AgentRun:
         except ActivityError as err:
             raise _run_failure(err) from err
         if self._turns is not None:
-            self._turns.decided.add(said.position)
+            self._turns.calls.decided.add(said.position)
         return answer
 
     @decide.validator

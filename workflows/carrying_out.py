@@ -17,7 +17,6 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.agent import AgentSpec
     from ..activities.guarded_call import NOT_STARTED
     from ..activities.limits import CallLimits
     from ..activities.wire import pack
@@ -39,7 +38,13 @@ became of it is settled from the ledger."""
 
 
 async def carry_out(
-    spec: AgentSpec, activity: str, argument: RawValue, *, at: str, limits: CallLimits, summary: str
+    activity: str,
+    argument: RawValue,
+    *,
+    at: str,
+    limits: CallLimits,
+    heartbeat_seconds: float,
+    summary: str,
 ) -> RawValue | None:
     """Run one activity of a turn; None where the server gave it up, time after time.
 
@@ -56,7 +61,7 @@ async def carry_out(
                 activity_id=at,
                 start_to_close_timeout=min(limits.start_to_close, limits.schedule_to_close),
                 schedule_to_close_timeout=limits.schedule_to_close,
-                heartbeat_timeout=timedelta(seconds=spec.heartbeat_seconds),
+                heartbeat_timeout=timedelta(seconds=heartbeat_seconds),
                 retry_policy=_RETRY,
                 # The default would report the run as cancelled while its tool still works.
                 cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,

@@ -7,7 +7,6 @@ commits it together with the model's answer.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -17,27 +16,22 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities import replies
-    from ..activities.admission import ADMIT, Admission, Admit
-    from ..activities.agent import AgentSpec, ToolSpec
+    from ..activities.agent import AgentSpec
     from ..activities.conversation import Completion, Message, RunResult, ToolCall, ToolResult
     from ..activities.earlier_runs import RECORD_COMPLETION, RecordCompletion
     from ..activities.output import ASK_FOR_OUTPUT, FINAL_RESULT
-    from ..activities.replies import Reply, Unrecorded
     from ..activities.run_activities import (
         OPEN_RUN,
-        RECORD_OUTCOME,
-        SETTLE_TIMED_OUT,
         Opened,
         OpenRun,
-        SettleTimedOut,
     )
     from ..activities.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel
     from ..activities.wire import from_plain, pack_text, to_text, unpack
-    from ..canonical import digest, dumps, parse, scrub
+    from ..canonical import parse, scrub
     from ..errors import ConversationTooLarge, NodeTimeout
-    from ..identity import Position, action_key, position
-    from ..ledger.actions import Effect
+    from ..identity import position
     from .action_headers import Surroundings, surroundings, this_run
+    from .calls import Calls, content_share
     from .carrying_out import (
         ask_ledger,
         carry_out,
@@ -46,15 +40,12 @@ with workflow.unsafe.imports_passed_through():
         stop_here_if_cancelled,
         type_of,
     )
-    from .progress import CallProgress, CallState, Progress, summarise
+    from .progress import Progress
     from .run_input import RunInput, Task
 
 MAX_CONVERSATION: Final = 1_700_000
 """Characters of a model call's input. A payload over 2 MiB would wedge the workflow task for
 ever; what results of a turn travel with is bounded well below (`replies.MAX_TURN`)."""
-
-_LOOK_AGAIN: Final = 3_600.0
-"""Seconds after which a run that waits for a person looks whether it was decided all the same."""
 
 
 class Turns:
@@ -82,8 +73,11 @@ class Turns:
         """Turns in a row in which the model gave nothing usable."""
         self.problem = ""
         """What was wrong with the last one."""
-        self.decided: set[Position] = set()
-        """Calls that a person has decided about, since the run looked."""
+        self.calls = Calls(
+            heartbeat_seconds=spec.heartbeat_seconds,
+            thread_id=given.thread_id,
+            progress=progress,
+        )
         self.ends_at = None if spec.deadline_seconds is None else _from_now(spec.deadline_seconds)
         """When its run_deadline passes, by the workflow's clock."""
         self._given = given
@@ -184,11 +178,11 @@ class Turns:
 
     async def _carry_out_turn(self, request: str) -> RawValue | None:
         return await carry_out(
-            self.spec,
             CALL_MODEL,
             pack_text(request),
             at=f"{self.step}.model",
             limits=self.spec.model_limits,
+            heartbeat_seconds=self.spec.heartbeat_seconds,
             summary=scrub(f"Ask {self.spec.model}, turn {self.step + 1}", limit=150),
         )
 
@@ -241,92 +235,9 @@ class Turns:
                 f"the tools are: {', '.join(known) or 'none'}",
             )
         else:
-            reply = await self._run_tool(known[call.name], at, call)
-        content = replies.content_text(reply, limit=self._share())
+            reply = await self.calls.run(known[call.name], at, call.arguments)
+        content = replies.content_text(reply, limit=content_share())
         return ToolResult(at, call.id, call.name, reply.status, content)
-
-    async def _run_tool(self, tool: ToolSpec, at: Position, call: ToolCall) -> Reply:
-        name = tool.definition.name
-        arguments = parse(call.arguments)
-        summary = summarise(name, tool.summary, arguments)
-        shown = self._progress.begin(at, summary)
-        self._show(self._progress.state)
-        reply = await self._admitted_reply(tool, at, dumps(arguments), shown)
-        shown.state = _state(reply)
-        self._show(self._progress.state)
-        return reply
-
-    async def _admitted_reply(
-        self, tool: ToolSpec, at: Position, arguments: str, shown: CallProgress
-    ) -> Reply:
-        """Carry a call out, once a person has approved it where one has to."""
-        if tool.gated:
-            admission = await self._admit(tool, at, arguments, shown)
-            if admission.reply is not None:
-                return admission.reply
-            assert admission.arguments is not None, "admitted, or answered"
-            arguments = admission.arguments
-            shown.summary = summarise(tool.definition.name, tool.summary, parse(arguments))
-        return await self._reply(tool, at, pack_text(arguments), shown.summary)
-
-    async def _admit(
-        self, tool: ToolSpec, at: Position, arguments: str, shown: CallProgress
-    ) -> Admission:
-        """Wait until a call may be carried out, or may not; no worker is held meanwhile."""
-        name = tool.definition.name
-        request = Admit(
-            this_run(),
-            at,
-            self._thread_id or this_run(),
-            name,
-            arguments,
-            digest(parse(arguments)),
-        )
-        while True:
-            stop_here_if_cancelled()
-            answer = await ask_ledger(ADMIT, request, scrub(f"May {name} be called?", limit=150))
-            admission = unpack(Admission, answer)
-            if admission.wait_seconds is None:
-                shown.state = "running"
-                return admission
-            shown.state = "waiting"
-            self._show(self._progress.state)
-            with suppress(TimeoutError):
-                await workflow.wait_condition(
-                    lambda: at in self.decided,
-                    timeout=min(admission.wait_seconds, _LOOK_AGAIN),
-                )
-            self.decided.discard(at)
-
-    async def _reply(
-        self, tool: ToolSpec, at: Position, arguments: RawValue, summary: str
-    ) -> Reply:
-        """Carry a call out until it is known what to tell, recorded, or surely unknown."""
-        limit = self._share()
-        while True:
-            stop_here_if_cancelled()
-            name = tool.definition.name
-            answer = await carry_out(
-                self.spec, name, arguments, at=at, limits=tool.limits, summary=summary
-            )
-            if answer is not None:
-                reply = unpack(Reply, answer)
-                if reply.unrecorded is None:
-                    return reply
-                return await _record(replace(reply.unrecorded, content_limit=limit))
-            if tool.effect is Effect.READ:
-                return replies.node_timed_out()
-            given_up = SettleTimedOut(action_key(this_run(), at), limit)
-            settled = await see_through(
-                ask_ledger(SETTLE_TIMED_OUT, given_up, f"Settle {at}, which was given up")
-            )
-            reply = unpack(Reply, settled)
-            if reply.action_key is not None:
-                return reply
-
-    def _share(self) -> int:
-        """Return how many characters of a result travel."""
-        return surroundings.get().content_limit or replies.MAX_CONTENT
 
     def _show(self, state: str) -> None:
         self._progress.state = state
@@ -335,16 +246,3 @@ class Turns:
 
 def _from_now(seconds: float) -> float:
     return workflow.time() + seconds
-
-
-async def _record(ended: Unrecorded) -> Reply:
-    """Have an outcome recorded that its attempt could not; return the reply that stands."""
-    return unpack(
-        Reply, await see_through(ask_ledger(RECORD_OUTCOME, ended, "Record how a call ended"))
-    )
-
-
-def _state(reply: Reply) -> CallState:
-    if reply.status == "ok":
-        return "existing" if reply.existing else "ok"
-    return "happened" if reply.status == "error" and reply.effect_possible else reply.status

@@ -40,7 +40,7 @@ from commitline.tests.integration.runs import isolated_tools
 
 from .bench import Bench, Ran, eventually, fresh_id, one_agent
 
-SOON = 15.0
+SOON = 40.0
 """Seconds: far longer than any deadline here with its grace, far shorter than what hangs."""
 HANGS = 60.0
 

@@ -38,7 +38,7 @@ from commitline.ledger import (
 
 from .bench import Bench, eventually, fresh_id, one_agent
 
-SOON = 15.0
+SOON = 40.0
 """Seconds: far longer than a stop takes, far shorter than what hangs."""
 HANGS = 60.0
 
