@@ -14,16 +14,21 @@ if TYPE_CHECKING:
         App,
         Model,
         NeverHappened,
+        Plan,
+        Reducer,
         ScriptedModel,
+        State,
         Tool,
         ToolContext,
+        result_of,
+        step,
         tool,
     )
-    from .client import AgentClient, RunHandle, RunStatus
+    from .client import AgentClient, PlanHandle, RunHandle, RunStatus
     from .errors import CommitlineError, NotAttempted, StillInProgress, ToolRefused
-    from .ledger import Action, ActionLedger, Effect
+    from .ledger import Action, ActionLedger, Effect, intend
     from .thread_client import ThreadHandle, ThreadMessage
-    from .workflows import RunResult
+    from .workflows import PlanResult, RunResult
 
 __all__ = [
     "NEVER_HAPPENED",
@@ -37,16 +42,24 @@ __all__ = [
     "Model",
     "NeverHappened",
     "NotAttempted",
+    "Plan",
+    "PlanHandle",
+    "PlanResult",
+    "Reducer",
     "RunHandle",
     "RunResult",
     "RunStatus",
     "ScriptedModel",
+    "State",
     "StillInProgress",
     "ThreadHandle",
     "ThreadMessage",
     "Tool",
     "ToolContext",
     "ToolRefused",
+    "intend",
+    "result_of",
+    "step",
     "tool",
 ]
 
@@ -57,16 +70,21 @@ _HOMES = {
         "App",
         "Model",
         "NeverHappened",
+        "Reducer",
+        "Plan",
         "ScriptedModel",
+        "State",
         "Tool",
         "ToolContext",
+        "result_of",
+        "step",
         "tool",
     ),
-    ".client": ("AgentClient", "RunHandle", "RunStatus"),
+    ".client": ("AgentClient", "PlanHandle", "RunHandle", "RunStatus"),
     ".errors": ("CommitlineError", "NotAttempted", "StillInProgress", "ToolRefused"),
-    ".ledger": ("Action", "ActionLedger", "Effect"),
+    ".ledger": ("Action", "ActionLedger", "Effect", "intend"),
     ".thread_client": ("ThreadHandle", "ThreadMessage"),
-    ".workflows": ("RunResult",),
+    ".workflows": ("PlanResult", "RunResult"),
 }
 
 

@@ -22,7 +22,8 @@ from .process import leave
 
 if TYPE_CHECKING:
     from .client import AgentClient, RunStatus
-    from .ledger import Action, ActionLedger, Approval
+    from .ledger import Action, ActionLedger, Approval, Question, UndoReport
+    from .operating import RelayReport
     from .resetting import Reset
     from .testing.demo import Result
     from .workflows import RunResult
@@ -62,6 +63,13 @@ threads = typer.Typer(
     rich_markup_mode="markdown",
 )
 app.add_typer(threads, name="threads", rich_help_panel="Operate")
+
+relay = typer.Typer(
+    help="Show what the relay has to do, or have it look now.",
+    invoke_without_command=True,
+    rich_markup_mode="markdown",
+)
+app.add_typer(relay, name="relay", rich_help_panel="Operate")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -122,7 +130,8 @@ def demo(
     """Kill workers at the worst moments and count the charges; about a minute.
 
     Starts servers of its own and leaves nothing running. Exits 1 if a guarded run charged
-    other than once, or if the baseline on plain Temporal did not charge twice.
+    other than once, if the baseline on plain Temporal did not charge twice, if a plan that
+    failed was not undone, or if a call did not wait for the person who has to approve it.
     """
     from . import printing
     from .testing.demo import SCENARIOS, report, run_demo
@@ -212,7 +221,7 @@ def run(
                 return printing.data(shown | vars(result) | {"unknown": len(unknown)})
             printing.OUT.print(printing.text(result.output), soft_wrap=True)
             for one in unknown:
-                printing.unknown(id, one)
+                printing.unknown(one)
             return None
 
     try:
@@ -229,39 +238,82 @@ def stop(
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for its end.")
     ] = 30,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Have what it did taken back before it ends.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Stop a run for good; waits until its tools have really ended.
 
-    It starts nothing any more, not even after a reset. What it did stands. Exits 1 while it is
-    still stopping: no worker is there to finish it, or a tool takes its time.
+    It starts nothing any more, not even after a reset. What it did stands, unless --undo takes
+    it back. Exits 1 while it is still stopping: no worker is there to finish it, or a tool takes
+    its time; and with --undo if something stands that should not.
     """
     from temporalio.client import WorkflowExecutionStatus
 
     from . import printing
-    from .identity import check_workflow_id
+    from .identity import check_any_workflow_id
 
-    async def work() -> tuple[RunStatus, Sequence[Action], bool]:
+    async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
         async with await _connect() as client:
             handle = client.run(run)
-            check_workflow_id(run)
+            check_any_workflow_id(run)
             ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
             with printing.ERR.status(f"{run}: stopping"):
-                status = await handle.stop(reason=reason or f"by {_user()}", wait_seconds=wait)
-            return status, await handle.actions(), ran
+                status = await handle.stop(
+                    reason=reason or f"by {_user()}", compensate=undo, wait_seconds=wait
+                )
+            report = await handle.undo_report() if undo else None
+            return status, await handle.actions(), report, ran
 
-    status, done, ran = asyncio.run(work())
+    status, done, report, ran = asyncio.run(work())
     unknown = [one for one in done if one.state == "unknown"]
     if json:
         told = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
-        printing.data(told)
+        printing.data(told if report is None else told | {"undo": printing.undo_data(report)})
+    elif report is not None and status.state != "stopping":
+        print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
+        printing.undo(run, report)
     else:
         print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
         if status.state == "stopping":
             print("It starts nothing any more, and ends when a worker is there.", file=sys.stderr)
         for one in unknown:
-            printing.unknown(run, one)
-    raise typer.Exit(int(status.state == "stopping"))
+            printing.unknown(one)
+    partly = report is not None and report.state == "partly compensated"
+    raise typer.Exit(int(status.state == "stopping" or partly))
+
+
+@app.command("undo", rich_help_panel="Operate")
+def undo_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    reason: Annotated[str, typer.Option(help="Why, for people; kept with the run.")] = "",
+    show: Annotated[
+        bool, typer.Option("--show", help="Only say what is undone, and what stands.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Take back what an ended run did, or try again what could not be taken back.
+
+    What is undone already is not undone again, and nothing opens the run any more. Exits 1 if
+    something stands that should not, or is unknown.
+    """
+    from . import printing
+
+    async def work() -> UndoReport:
+        async with await _connect() as client:
+            handle = client.run(run)
+            if show:
+                return await handle.undo_report()
+            with printing.ERR.status(f"{run}: undoing what it did"):
+                return await handle.undo(reason=reason or f"by {_user()}")
+
+    report = asyncio.run(work())
+    if json:
+        printing.data({"id": run, **printing.undo_data(report)})
+    else:
+        printing.undo(run, report)
+    raise typer.Exit(int(report.state == "partly compensated"))
 
 
 @app.command("approvals", rich_help_panel="Operate")
@@ -331,6 +383,49 @@ async def _decide(
     print(f"{call}: {'approved' if approve else 'rejected'}")
 
 
+@app.command("questions", rich_help_panel="Operate")
+def list_questions(
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run only.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="What was answered, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """List what calls ask a person midway, the longest waiting first."""
+    from . import operating, printing
+
+    async def work(ledger: ActionLedger) -> Sequence[Question]:
+        return await operating.find_questions(ledger, run=run, all=all, limit=limit)
+
+    found = asyncio.run(operating.with_ledger(work))
+    if json:
+        return printing.data([printing.question_data(one) for one in found])
+    return printing.listing(
+        printing.questions(found),
+        found,
+        nothing="Nothing waits for an answer.",
+        then="Answer: commitline answer RUN:AT/N --value JSON, or plain text",
+    )
+
+
+@app.command(rich_help_panel="Operate")
+def answer(
+    question: Annotated[
+        str, typer.Argument(metavar="RUN:AT/N", help="As listed; without /N what it asks now.")
+    ],
+    value: Annotated[str, typer.Option(metavar="JSON", help="The answer, JSON or plain text.")],
+    by: By = None,
+) -> None:
+    """Answer what a call asks: it is made again, with the answer."""
+    from .operating import answer as answer_question
+
+    async def work() -> None:
+        async with await _connect() as client:
+            await answer_question(client, question, value, by=by or _user())
+
+    asyncio.run(work())
+    print(f"{question}: answered")
+
+
 @runs.callback()
 def list_runs(
     context: typer.Context,
@@ -358,7 +453,7 @@ def list_runs(
 def reset_run(
     run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
     to_step: Annotated[
-        int, typer.Option(min=0, metavar="N", help="The model turn, as in positions; 0 is first.")
+        int, typer.Option(min=0, metavar="N", help="The model turn, or stage, as in positions.")
     ],
     fork: Annotated[
         bool, typer.Option("--fork", help="Ask the model anew from there, told what took effect.")
@@ -411,12 +506,14 @@ def show_thread(
     """Show what was said in a conversation."""
     from . import operating, printing
 
-    found = asyncio.run(operating.with_ledger(lambda one: operating.conversation(one, thread)))
+    found, state = asyncio.run(
+        operating.with_ledger(lambda one: operating.conversation(one, thread))
+    )
     if json:
         return printing.data([asdict(one) for one in found])
     for one in found:
         printing.message(one)
-    return None
+    return printing.state(state)
 
 
 @threads.command("send")
@@ -564,6 +661,69 @@ def settle_action(
     if json:
         return printing.data([printing.action_data(one) for one in settled])
     return printing.OUT.print(printing.actions(settled))
+
+
+@actions.command("reopen")
+def reopen_action(
+    key: Annotated[str, typer.Argument(help="RUN:AT as listed, or the whole action key.")],
+    json: AsJson = False,
+) -> None:
+    """Have the relay try an action again that waits for a person.
+
+    Under the key that it was sent with; what became of it is asked first, where that can be.
+    What must not be sent twice, or belongs to a stopped run, is refused: settle it.
+    """
+    from . import operating, printing
+
+    found = asyncio.run(operating.with_ledger(lambda ledger: operating.reopen(ledger, key)))
+    if json:
+        return printing.data(printing.action_data(found))
+    print(f"{key}: is tried again")
+    return None
+
+
+@relay.callback()
+def show_relay(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """Show what the relay has to do, and runs that ended without a word.
+
+    The workers keep its schedule: it looks for actions that nobody sees to, and for runs that
+    were terminated or timed out.
+    """
+    from . import printing
+    from .operating import relay_report
+
+    if context.invoked_subcommand is not None:
+        return None
+
+    async def work() -> RelayReport:
+        async with await _connect() as client:
+            return await relay_report(client, limit=limit)
+
+    found = asyncio.run(work())
+    if json:
+        return printing.data(printing.relay_data(found))
+    return printing.relay(found)
+
+
+@relay.command("run")
+def run_relay(json: AsJson = False) -> None:
+    """Have the relay look now, rather than at its next time."""
+    from . import printing
+    from .operating import trigger_relay
+
+    async def work() -> str:
+        async with await _connect() as client:
+            return await trigger_relay(client)
+
+    schedule = asyncio.run(work())
+    if json:
+        return printing.data({"schedule": schedule})
+    print(f"{schedule}: started")
+    return None
 
 
 def _user() -> str:

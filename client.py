@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
+from pydantic import ValidationError
 from temporalio.client import (
     Client,
     WorkflowExecutionDescription,
@@ -31,42 +31,79 @@ from temporalio.exceptions import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from .activities.admission import Decide
+from .activities.answering import Answered
 from .activities.limits import UNSET, RunLimits
+from .activities.plan import Plan
+from .activities.undo_steps import UndoAgain
 from .activities.wire import from_text, pack, unpack
 from .canonical import dumps, scrub
 from .config import Settings, connect_temporal
 from .errors import (
+    AnswerRefused,
     ApprovalRefused,
     InvalidRunId,
     NotAuthorized,
+    ResetRefused,
+    RunFailed,
     RunInputConflict,
+    SettlementRefused,
     ThreadBusy,
+    UndoRefused,
 )
 from .identity import (
     THREAD_PREFIX,
+    ActionKey,
     Position,
     RunKey,
     action_key,
-    check_workflow_id,
+    check_any_workflow_id,
+    check_run_id,
+    parent_of,
     run_key,
     thread_workflow,
+    undo_workflow,
 )
-from .ledger import Action, ActionLedger, Approval, Request, ledger_pool
+from .ledger import (
+    Action,
+    ActionLedger,
+    Approval,
+    Outcome,
+    Question,
+    Request,
+    UndoReport,
+    ledger_pool,
+)
 from .ledger.pool import Pool
 from .resetting import Reset, reset_run
 from .temporal_errors import ended_badly, refused
 from .thread_client import ThreadHandle
-from .workflows import AGENT_RUN, RunInput, RunResult
-from .workflows.agent_run import DECISION
+from .workflows import (
+    AGENT_RUN,
+    PLAN_RUN,
+    UNDO_RUN,
+    PlanInput,
+    PlanResult,
+    RunInput,
+    RunResult,
+)
+from .workflows.action_headers import MEMO_RUN_KEY
 from .workflows.progress import Progress
+from .workflows.run_frame import ANSWERED, DECISION
+from .workflows.run_input import TASK_TIMEOUT
+
+T = TypeVar("T")
 
 MEMO_INPUT: Final = "commitline_input"
 
-_TASK_TIMEOUT: Final = timedelta(seconds=5)
-"""How long a run waits for a worker that died *inside* a workflow task; 10 s by default."""
-
 STOP_SECONDS: Final = 30.0
-"""How long `RunHandle.stop` waits for a run's end by default."""
+"""How long `AnyRun.stop` waits for a run's end by default."""
+
+_MAY_GO_ON: Final = (
+    WorkflowExecutionStatus.RUNNING,
+    WorkflowExecutionStatus.TERMINATED,
+    WorkflowExecutionStatus.TIMED_OUT,
+)
+"""Of what a reset would start again, or the relay see to: to be stopped in the ledger, too."""
 
 RunState = Literal[
     "running",
@@ -92,69 +129,43 @@ class RunStatus:
     """Where it is; None while no worker is there to say."""
 
 
-Authorize: TypeAlias = Callable[[str, Approval], bool | Awaitable[bool]]
-"""Says whether a person may decide about a call."""
+Authorize: TypeAlias = Callable[[str, Approval | Question | Action], bool | Awaitable[bool]]
+"""Says whether a person may decide about a call (`Approval`), answer what it asks (`Question`),
+or settle an unknown one (`Action`)."""
+
+MAX_ANSWER: Final = 256 * 1024
+"""Characters of an answer, as JSON; it travels through Temporal."""
 
 
-class RunHandle:
-    """One run. Made by `AgentClient.start` and `AgentClient.run`."""
+class AnyRun:
+    """One run, of an agent or of a plan."""
 
-    def __init__(
-        self,
-        client: AgentClient,
-        workflow: WorkflowHandle[Any, Any],
-        *,
-        request: Request | None = None,
-    ) -> None:
+    def __init__(self, client: AgentClient, workflow: WorkflowHandle[Any, Any]) -> None:
         self._client = client
         self._workflow = workflow
-        self._request = request
 
     @property
     def id(self) -> str:
         """The workflow id."""
         return self._workflow.id
 
-    async def result(self) -> RunResult:
-        """Wait for the run's end and return its answer. Safe to repeat.
-
-        Of a run that was started on a thread it is the answer to what it was started with,
-        whatever else the run was asked meanwhile.
-
-        Raises:
-            RunError: It ended without an answer; by kind and code.
-            LedgerError: It was refused by the ledger (`PlanDivergence`, …).
-            RunNotFound: No run has this id.
-        """
-        try:
-            result = unpack(RunResult, await self._workflow.result())
-        except WorkflowFailureError as err:
-            replied = await self._replied()
-            if replied is None:
-                raise ended_badly(self.id, err.cause) from err
-            return replied
-        except RPCError as err:
-            raise refused(self.id, err) from err
-        return await self._replied() or result
-
-    async def _replied(self) -> RunResult | None:
-        """Return the reply to the request that the run was started for, if there is one."""
-        if self._request is None:
-            return None
-        threads = (await self._client.ledger()).threads
-        found = await threads.request(self._request.thread_id, self._request.request_id)
-        return None if found is None or found.reply is None else from_text(RunResult, found.reply)
-
-    async def stop(self, *, reason: str = "", wait_seconds: float = STOP_SECONDS) -> RunStatus:
+    async def stop(
+        self, *, reason: str = "", compensate: bool = False, wait_seconds: float = STOP_SECONDS
+    ) -> RunStatus:
         """Stop the run for good, and wait until its tools have really ended.
 
         First the stop is committed in the ledger: from then on none of the run's actions is
         claimed, anywhere, by any attempt, and no reset and no retry opens the run again. Then
-        the workflow is cancelled, which cancels the tools at work. What they did stands; what
-        is not known of them stays visible as unknown. Safe to repeat.
+        the workflow is cancelled, which cancels the tools at work. What they did stands, unless
+        it is undone; what is not known of them stays visible as unknown. Safe to repeat.
+
+        Of a run that was terminated, or timed out, only the stop is committed: nothing of it is
+        sent again, by nobody.
 
         Args:
             reason: For people; kept with the run.
+            compensate: Whether what it did is taken back, by the tools that say how, before it
+                ends; see `undo_report`. Of a run that has ended, `undo` does that.
             wait_seconds: How long to wait for the end. Where no worker is alive to finish, the
                 state is ``stopping`` then.
 
@@ -167,25 +178,33 @@ class RunHandle:
             LedgerUnavailable: Nothing has been stopped; stop it again.
             ConfigurationError: No database is configured.
         """
-        check_workflow_id(self.id)
+        check_any_workflow_id(self.id)
         described = await self.describe()
-        if described.status is not WorkflowExecutionStatus.RUNNING:
+        if described.status not in _MAY_GO_ON:
             return await self.status()
         ledger = await self._client.ledger()
         await ledger.stop_run(
-            _run_key_of(described),
+            await _run_key_of(described),
             workflow_id=self.id,
             agent="",
             reason=reason or "no reason given",
             attempt_at=described.start_time,
+            compensate=compensate,
+            namespace=self._client.temporal.namespace,
         )
+        if described.status is not WorkflowExecutionStatus.RUNNING:
+            return await self.status()  # the relay starts nothing of it any more, nor a reset
         try:
             await self._workflow.cancel(reason=scrub(reason, limit=1_000))
         except RPCError as err:
             if err.status is not RPCStatusCode.NOT_FOUND:  # it has just ended
                 raise refused(self.id, err) from err
         await self._ended_within(wait_seconds)
-        return await self.status()
+        status = await self.status()
+        if compensate and status.state == "completed":
+            # It ended well at this very moment; what it did is to be taken back all the same.
+            await self.undo(reason=reason)
+        return status
 
     async def _ended_within(self, seconds: float) -> None:
         try:
@@ -196,6 +215,70 @@ class RunHandle:
         except RPCError as err:
             raise refused(self.id, err) from err
 
+    async def undo(self, *, reason: str = "") -> UndoReport:
+        """Take back what the run did, after it has ended; return what is undone and what stands.
+
+        Each undo is an action of its own, in the ledger. Safe to repeat, and after a part could
+        not be undone it tries that part again; one such undo is at work at a time, and this
+        waits for it. Nothing opens the run again afterwards.
+
+        Args:
+            reason: For people; kept with the run.
+
+        Raises:
+            RunNotFound: No run has this id.
+            UndoRefused: It has not ended: stop it with ``compensate=True``.
+            LedgerUnavailable: No answer within the deadline.
+            ConfigurationError: No database is configured.
+        """
+        described = await self.describe()
+        run_key = await _run_key_of(described)
+        if described.status is WorkflowExecutionStatus.RUNNING:
+            raise UndoRefused(f"the run {self.id!r} is running")
+        ledger = await self._client.ledger()
+        why = scrub(reason or "no reason given", limit=1_000)
+        found = await ledger.get_run(run_key)
+        if found is None:
+            return await ledger.undo.report(run_key)  # it was never opened: it did nothing
+        if found.state == "running":
+            # It was terminated, or timed out, and could not say so; no reset takes it up now.
+            await ledger.stop_run(
+                run_key,
+                workflow_id=self.id,
+                agent="",
+                reason=why,
+                attempt_at=described.start_time,
+            )
+        told = await self._undo(run_key, why)
+        return _with_reasons(await ledger.undo.report(run_key), told)
+
+    async def _undo(self, run_key: RunKey, why: str) -> UndoReport:
+        try:
+            undoing = await self._client.temporal.start_workflow(
+                UNDO_RUN,
+                pack(UndoAgain(run_key, why)),
+                id=undo_workflow(run_key),
+                task_queue=self._client.task_queue,
+                result_type=RawValue,
+                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                static_summary=scrub(f"Undo {self.id}", limit=150),
+            )
+            return unpack(UndoReport, await undoing.result())
+        except WorkflowFailureError as err:
+            raise ended_badly(undo_workflow(run_key), err.cause) from err
+        except RPCError as err:
+            raise refused(self.id, err) from err
+
+    async def undo_report(self) -> UndoReport:
+        """Return what of the run is undone, and what stands. Safe to repeat; it only reads.
+
+        Raises:
+            RunNotFound: No run has this id.
+            ConfigurationError: No database is configured.
+        """
+        ledger = await self._client.ledger()
+        return await ledger.undo.report(await _run_key_of(await self.describe()))
+
     async def reset(self, *, to_step: int, fork: bool = False, reason: str = "") -> Reset:
         """Take the run back to just before a model turn, and let it go on from there.
 
@@ -204,7 +287,7 @@ class RunHandle:
         on, and told what already took effect; what it had said from there on is taken back.
 
         Args:
-            to_step: The model turn, as in positions: 0 is the first.
+            to_step: The model turn, or a plan's stage, as in positions: 0 is the first.
             fork: Whether to go another way.
             reason: For people; kept in history.
 
@@ -213,11 +296,13 @@ class RunHandle:
             ResetRefused: It was stopped for good, or has no such turn.
             StaleThread: Another run has written its conversation since.
         """
-        described = await self.describe()
+        run_key = await _run_key_of(await self.describe())
+        if parent_of(run_key) is not None:
+            raise ResetRefused(f"{self.id!r} is a sub-agent's: reset the run that called it")
         return await reset_run(
             self._client.temporal,
             await self._client.ledger(),
-            _run_key_of(described),
+            run_key,
             step=to_step,
             fork=fork,
             reason=reason or "no reason given",
@@ -235,7 +320,7 @@ class RunHandle:
         """
         described = await self.describe()
         ledger = await self._client.ledger()
-        return await ledger.approvals.list(_run_key_of(described), only_waiting=only_waiting)
+        return await ledger.approvals.list(await _run_key_of(described), only_waiting=only_waiting)
 
     async def decide(
         self,
@@ -265,7 +350,7 @@ class RunHandle:
             NotAuthorized: This person may not decide this.
             RunNotFound: No run has this id, or it has ended.
         """
-        run_key = _run_key_of(await self.describe())
+        run_key = await _run_key_of(await self.describe())
         ledger = await self._client.ledger()
         asked = await ledger.approvals.get(action_key(run_key, Position(position)))
         if asked is None:
@@ -281,15 +366,58 @@ class RunHandle:
         except RPCError as err:
             raise refused(self.id, err) from err
 
-    async def thread(self) -> ThreadHandle:
-        """Return the run's conversation.
+    async def questions(self, *, only_waiting: bool = True) -> Sequence[Question]:
+        """Return what the run's calls ask a person midway, longest waiting first; only reads.
+
+        Args:
+            only_waiting: False returns what was answered, has expired or was replaced, too.
 
         Raises:
             RunNotFound: No run has this id.
+            ConfigurationError: No database is configured.
         """
-        if self.id.startswith(THREAD_PREFIX):
-            return self._client.thread(self.id.removeprefix(THREAD_PREFIX))
-        return self._client.thread(_run_key_of(await self.describe()))
+        described = await self.describe()
+        ledger = await self._client.ledger()
+        return await ledger.questions.list(await _run_key_of(described), only_waiting=only_waiting)
+
+    async def answer(self, question: str | Question, value: Any, *, by: str) -> None:
+        """Answer what a call asks midway; it is made again, with the answer.
+
+        The first answer counts. It is committed before this returns, and outlives a reset and a
+        retry of the run. Safe to repeat: the same answer by the same person changes nothing.
+
+        Args:
+            question: As it was seen, from `questions`. Or the position of its call: what that
+                asks at this moment, which need not be what somebody has read.
+            value: JSON data but for None, which says nothing.
+            by: Who answers; kept on the row, and asked about by the client's ``authorize``.
+
+        Raises:
+            AnswerRefused: Another answer stands, it has expired, the call asks something else
+                by now, nothing was asked, or there is no value, or one of over 256 KiB.
+            UnrepresentableValue: The value has no JSON form.
+            NotAuthorized: This person may not answer this.
+            RunNotFound: No run has this id, or it has ended.
+        """
+        text = _answer_text(value)
+        run_key = await _run_key_of(await self.describe())
+        ledger = await self._client.ledger()
+        if isinstance(question, Question):
+            key, number = question.key, question.number
+        else:
+            key, number = action_key(run_key, Position(question)), None
+        asked = await ledger.questions.get(key, number)
+        if asked is None or asked.run_key != run_key:
+            where = question if isinstance(question, str) else question.key
+            raise AnswerRefused(f"nothing was asked at {where} of the run {self.id!r}")
+        await self._client.check_authorized(by, asked)
+        said = Answered(run_key, asked.position, asked.number, by, text)
+        try:
+            await self._workflow.execute_update(ANSWERED, pack(said), result_type=RawValue)
+        except WorkflowUpdateFailedError as err:
+            raise ended_badly(self.id, err.cause) from err
+        except RPCError as err:
+            raise refused(self.id, err) from err
 
     async def status(self) -> RunStatus:
         """Return where the run is. Safe to repeat.
@@ -300,13 +428,13 @@ class RunHandle:
         described = await self.describe()
         return RunStatus(
             id=self.id,
-            run_key=_run_key_of(described),
+            run_key=await _run_key_of(described),
             state=_state(described),
             progress=await self._progress(),
         )
 
     async def actions(self) -> Sequence[Action]:
-        """Return what the ledger holds of the run, oldest first. Safe to repeat.
+        """Return what the ledger holds of the run and its sub-agents, oldest first. Safe to repeat.
 
         Raises:
             RunNotFound: No run has this id.
@@ -314,7 +442,7 @@ class RunHandle:
         """
         described = await self.describe()
         ledger = await self._client.ledger()
-        return await ledger.list(_run_key_of(described))
+        return await ledger.sub_runs.actions(await _run_key_of(described))
 
     async def describe(self) -> WorkflowExecutionDescription:
         """Return what Temporal knows of the run now. Safe to repeat; it only reads.
@@ -336,14 +464,93 @@ class RunHandle:
             return None
 
 
+class RunHandle(AnyRun):
+    """One run of an agent. Made by `AgentClient.start` and `AgentClient.run`."""
+
+    def __init__(
+        self,
+        client: AgentClient,
+        workflow: WorkflowHandle[Any, Any],
+        *,
+        request: Request | None = None,
+    ) -> None:
+        super().__init__(client, workflow)
+        self._request = request
+
+    async def result(self) -> RunResult:
+        """Wait for the run's end and return its answer. Safe to repeat.
+
+        Of a run that was started on a thread it is the answer to what it was started with,
+        whatever else the run was asked meanwhile.
+
+        Raises:
+            RunError: It ended without an answer; by kind and code.
+            LedgerError: It was refused by the ledger (`PlanDivergence`, …).
+            RunNotFound: No run has this id.
+        """
+        try:
+            result = _of_kind(RunResult, await self._workflow.result(), self.id)
+        except WorkflowFailureError as err:
+            replied = await self._replied()
+            if replied is None:
+                raise ended_badly(self.id, err.cause) from err
+            return replied
+        except RPCError as err:
+            raise refused(self.id, err) from err
+        return await self._replied() or result
+
+    async def _replied(self) -> RunResult | None:
+        """Return the reply to the request that the run was started for, if there is one."""
+        if self._request is None:
+            return None
+        threads = (await self._client.ledger()).threads
+        found = await threads.request(self._request.thread_id, self._request.request_id)
+        return None if found is None or found.reply is None else from_text(RunResult, found.reply)
+
+    async def thread(self) -> ThreadHandle:
+        """Return the run's conversation.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        run_key = await _run_key_of(await self.describe())
+        if self.id.startswith(THREAD_PREFIX) and parent_of(run_key) is None:
+            return self._client.thread(self.id.removeprefix(THREAD_PREFIX))
+        return self._client.thread(run_key)
+
+
+class PlanHandle(AnyRun):
+    """One run of a plan. Made by `AgentClient.start_plan` and `AgentClient.plan`."""
+
+    async def result(self) -> PlanResult:
+        """Wait for the run's end and return what its steps returned. Safe to repeat.
+
+        Raises:
+            PlanFailed: A step ended for good without success; the message names it, and says
+                what was undone and what stands.
+            PlanInvalid: By the tools that are served the plan cannot work. Nothing was called.
+            ToolNotServed: No worker serves one of its tools. Nothing was called.
+            RunError: It ended in another way; by kind and code.
+            LedgerError: It was refused by the ledger (`PlanDivergence`, …).
+            RunNotFound: No run has this id.
+        """
+        try:
+            return _of_kind(PlanResult, await self._workflow.result(), self.id)
+        except WorkflowFailureError as err:
+            raise ended_badly(self.id, err.cause) from err
+        except RPCError as err:
+            raise refused(self.id, err) from err
+
+
 class AgentClient:
     """Starts runs and finds them again.
 
     Args:
         temporal: A connected client; any data converter and codec.
         settings: Where the ledger is, and the task queue.
-        authorize: Who may decide what: called with the person and the `Approval`; False, or
-            what it raises, refuses. By default everybody may.
+        authorize: Who may decide, answer or settle what: called with the person and the
+            `Approval`, the `Question`, or the unknown `Action`; False, or what it raises,
+            refuses. By default everybody may.
     """
 
     def __init__(
@@ -439,11 +646,64 @@ class AgentClient:
         if id is None or thread is not None or request_id is not None:
             raise InvalidRunId("a run needs either an id, or a thread and perhaps a request_id")
         given = RunInput(agent=agent, prompt=prompt, limits=kept)
-        if check_workflow_id(id).startswith(THREAD_PREFIX):
-            raise InvalidRunId(f"{id!r} is the run of a conversation: start it with thread=")
+        check_run_id(id)
+        options = self.start_options(given, id=id, told=prompt)
+        handle = RunHandle(self, self._workflow(id))
+        await self._start_or_join(handle, options, given.digest, retry_policy)
+        return handle
+
+    async def start_plan(
+        self,
+        plan: Plan,
+        *,
+        id: str,
+        tool_timeout: Any = UNSET,
+        node_timeout: Any = UNSET,
+        run_deadline: Any = UNSET,
+        tool_timeouts: Mapping[str, Any] | None = None,
+    ) -> PlanHandle:
+        """Start a plan, or join the run that has this id and the same plan. Safe to repeat.
+
+        The worker checks it once more, by the tools that it serves, before anything is called.
+
+        Args:
+            plan: Its steps.
+            id: The workflow id: choose it from your domain, so that a lost reply can be
+                answered by starting again.
+            tool_timeout: As `start` takes it, and so are those below.
+            node_timeout: For a step's call with its retries.
+            run_deadline: For the whole run. When it passes, the run stops, and fails.
+            tool_timeouts: ``tool_timeout`` by tool.
+
+        Raises:
+            InvalidRunId: The id cannot be a run's.
+            RunInputConflict: A run with this id was started with another plan.
+            ConfigurationError: No server answers, or the namespace is missing.
+        """
+        limits = RunLimits(
+            tool_timeout=tool_timeout,
+            node_timeout=node_timeout,
+            run_deadline=run_deadline,
+            tool_timeouts=tool_timeouts or {},
+        )
+        given = PlanInput(plan.name, plan.stages, RunLimits(**limits.given))
+        check_run_id(id)
+        names = ", ".join(one.name for stage in plan.stages for one in stage)
+        options = self._options(PLAN_RUN, given, id=id, told=f"{plan.name}: {names}")
+        handle = self.plan(id)
+        await self._start_or_join(handle, options, given.digest)
+        return handle
+
+    async def _start_or_join(
+        self,
+        handle: AnyRun,
+        options: dict[str, Any],
+        digest: str,
+        retry_policy: RetryPolicy | None = None,
+    ) -> None:
         try:
             await self.temporal.start_workflow(
-                **self.start_options(given, id=id, told=prompt),
+                **options,
                 id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 retry_policy=retry_policy,
@@ -451,11 +711,9 @@ class AgentClient:
         except WorkflowAlreadyStartedError:
             pass  # it has ended: whether it was this very run is seen below
         except RPCError as err:
-            raise refused(id, err) from err
-        handle = RunHandle(self, self._workflow(id))
-        if await _digest_of(await handle.describe()) != given.digest:
-            raise RunInputConflict(f"the run {id!r} exists and was started with other input")
-        return handle
+            raise refused(handle.id, err) from err
+        if await _digest_of(await handle.describe()) != digest:
+            raise RunInputConflict(f"the run {handle.id!r} exists and was started with other input")
 
     async def _start_on_thread(
         self, given: RunInput, request: Request, prompt: str, retry_policy: RetryPolicy | None
@@ -512,8 +770,44 @@ class AgentClient:
         """Return the handle of a run by its workflow id, without asking whether it exists."""
         return RunHandle(self, self._workflow(id))
 
-    async def check_authorized(self, by: str, what: Approval) -> None:
-        """Raise where a person may not decide.
+    def plan(self, id: str) -> PlanHandle:
+        """Return the handle of a plan's run, without asking whether it exists."""
+        return PlanHandle(self, self._workflow(id))
+
+    @property
+    def task_queue(self) -> str:
+        """The queue of the workers that serve its runs."""
+        return self._settings.task_queue
+
+    async def settle(self, key: ActionKey, outcome: Outcome, *, by: str) -> Sequence[Action]:
+        """Record a person's word about an unknown action; see `ActionLedger.settle`.
+
+        Safe to repeat: the same word by the same person changes nothing; another is refused.
+
+        Args:
+            key: Of the action.
+            outcome: What the person found: `Outcome.ok` with what it returned (JSON text), or
+                `Outcome.error` with ``effect_possible=False``: it did not happen.
+            by: Who says so; kept on the row, and asked about by the client's ``authorize``.
+
+        Returns:
+            The rows that were settled: it, and the calls that were answered with it.
+
+        Raises:
+            SettlementRefused: No such action, or it may not be settled, or not now.
+            NotAuthorized: This person may not settle it; nothing was changed.
+            LedgerUnavailable: No answer within the deadline; settle again.
+            ConfigurationError: No database is configured.
+        """
+        ledger = await self.ledger()
+        found = await ledger.get(key)
+        if found is None:
+            raise SettlementRefused(f"there is no action {key}")
+        await self.check_authorized(by, found)
+        return await ledger.settle(key, outcome, by=by)
+
+    async def check_authorized(self, by: str, what: Approval | Question | Action) -> None:
+        """Raise where a person may not decide, answer or settle.
 
         Raises:
             NotAuthorized: The client's ``authorize`` says no.
@@ -541,19 +835,54 @@ class AgentClient:
 
     def start_options(self, given: RunInput, *, id: str, told: str) -> dict[str, Any]:
         """Return what every start of a run says to Temporal; for this package's own use."""
+        return self._options(AGENT_RUN, given, id=id, told=f"{given.agent}: {told}")
+
+    def _options(
+        self, workflow: str, given: RunInput | PlanInput, *, id: str, told: str
+    ) -> dict[str, Any]:
         return {
-            "workflow": AGENT_RUN,
+            "workflow": workflow,
             "arg": pack(given),
             "id": id,
             "task_queue": self._settings.task_queue,
             "result_type": RawValue,
-            "task_timeout": _TASK_TIMEOUT,
+            "task_timeout": TASK_TIMEOUT,
             "memo": {MEMO_INPUT: given.digest},
-            "static_summary": scrub(f"{given.agent}: {told}", limit=150),
+            "static_summary": scrub(told, limit=150),
         }
 
     def _workflow(self, id: str) -> WorkflowHandle[Any, Any]:
         return self.temporal.get_workflow_handle(id, result_type=RawValue)
+
+
+def _answer_text(value: Any) -> str:
+    if value is None:
+        raise AnswerRefused("an answer needs a value, and None says nothing")
+    text = dumps(value)
+    if len(text) > MAX_ANSWER:
+        raise AnswerRefused(f"an answer of {len(text)} characters is over {MAX_ANSWER}")
+    return text
+
+
+def _with_reasons(report: UndoReport, told: UndoReport) -> UndoReport:
+    """Say of what stands what kept the unwinding from undoing it, which only that knows."""
+    why = {fate.key: fate.why for fate in told.standing}
+    actions = [
+        replace(fate, why=why.get(fate.key, fate.why)) if fate.fate == "stands" else fate
+        for fate in report.actions
+    ]
+    return replace(report, actions=actions)
+
+
+def _of_kind(kind: type[T], raw: RawValue, id: str) -> T:
+    """Return a run's result, where it is of this kind."""
+    try:
+        return unpack(kind, raw)
+    except ValidationError as err:
+        raise RunFailed(
+            f"the run {id!r} returned no {kind.__name__}: an agent's run is had by "
+            "`AgentClient.run`, a plan's by `AgentClient.plan`"
+        ) from err
 
 
 async def _digest_of(described: WorkflowExecutionDescription) -> str | None:
@@ -561,7 +890,10 @@ async def _digest_of(described: WorkflowExecutionDescription) -> str | None:
     return await described.memo_value(MEMO_INPUT, None, type_hint=str)
 
 
-def _run_key_of(described: WorkflowExecutionDescription) -> RunKey:
+async def _run_key_of(described: WorkflowExecutionDescription) -> RunKey:
+    below = await described.memo_value(MEMO_RUN_KEY, None, type_hint=str)
+    if below is not None:
+        return RunKey(below)
     first = described.raw_description.workflow_execution_info.first_run_id
     return run_key(described.id, first or described.run_id)
 

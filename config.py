@@ -77,6 +77,14 @@ class Settings(BaseModel):
     result_limit: int = Field(default=256 * 1024, ge=1024, le=256 * 1024)
     """Characters of a tool's result that travel to the model; the whole stays in the ledger.
     Read when a run starts, then kept by the run."""
+    relay_seconds: float = Field(default=30.0, ge=0)
+    """How often the relay looks for what nobody sees to, and for runs that are gone; what is
+    announced it sees to at once. 0 switches it off in this worker."""
+    relay_tries: int = Field(default=30, ge=1)
+    """How often what the relay sends may fail before it is left to a person; over some hours."""
+    notify_url: str = ""
+    """Postgres for announcements (LISTEN), past a pooler in transaction mode. By default the
+    ledger's own."""
     max_concurrent_activities: int = Field(default=100, ge=1)
     metrics_address: str = ""
     """Where a worker serves its metrics for Prometheus, as ``host:port``; empty is nowhere."""

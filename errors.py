@@ -2,6 +2,7 @@
 
     CommitlineError
     ├── DefinitionError         CL101  a tool, agent or app that cannot work
+    │   └── PlanInvalid            CL104  a plan that cannot work
     ├── InvalidRunId            CL102  an id that no run may have
     ├── ConfigurationError      CL103  a missing or unusable setting
     ├── LedgerError
@@ -20,14 +21,20 @@
     │   ├── RequestConflict        CL213  the request id was used for another text
     │   ├── ResetRefused           CL214  the run cannot go back to that turn
     │   ├── ApprovalRefused        CL215  the call cannot be decided about, or not so
-    │   └── NotAuthorized          CL216  this person may not decide
+    │   ├── NotAuthorized          CL216  this person may not decide
+    │   ├── UndoRefused            CL217  the run has not ended
+    │   ├── ActionNotFound         CL218  the ledger has no such action
+    │   ├── ReopenRefused          CL219  the action cannot be tried again by itself
+    │   └── AnswerRefused          CL236  the question cannot be answered, or not so
     ├── ActionError             told to the model as an error without effect
     │   ├── InvalidArguments       CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey  CL302  no usable key comes out of the arguments
-    │   └── ToolRefused            CL303  the tool declined: nothing happened
+    │   ├── ToolRefused            CL303  the tool declined: nothing happened
+    │   └── StateUnusable          CL230  the conversation's state cannot be given to the tool
     ├── ToolSignal              raised by a tool to say how far it got
     │   ├── NotAttempted           CL305  nothing was sent: try again
     │   └── StillInProgress        CL306  the downstream system is at work on it: ask again
+    ├── CannotAsk               CL235  ctx.interrupt, where nobody can be asked
     ├── DeadlineExceeded
     │   ├── ToolTimeout      NODE_TIMEOUT_002  one attempt of a tool took too long
     │   └── NodeTimeout      NODE_TIMEOUT_001  a call, with its retries, took too long
@@ -44,7 +51,8 @@
         ├── RunDeadlineExceeded    CL506  the run took longer than its run_deadline
         ├── OutputUnusable         CL507  the model gave nothing usable, time after time
         ├── ThreadBusy             CL508  the conversation has a run under way
-        └── ToolNotServed          CL509  no worker serves a tool of the run any more
+        ├── ToolNotServed          CL509  no worker serves a tool of the run any more
+        └── PlanFailed             CL510  a step of the plan failed for good
 
 Codes are public and never renumbered. ``docs/reference/errors.md`` lists them for users.
 """
@@ -65,7 +73,7 @@ class CommitlineError(Exception):
     """
 
     code: ClassVar[str] = "CL000"
-    remedy: ClassVar[str] = "Read the message."
+    remedy: str = "Read the message."
     retryable: ClassVar[bool] = False
 
     def __init__(self, message: str) -> None:
@@ -81,6 +89,13 @@ class DefinitionError(CommitlineError):
 
     code = "CL101"
     remedy = "Correct the definition; nothing has run."
+
+
+class PlanInvalid(DefinitionError):
+    """A plan cannot work: a step, its arguments or the order of the steps; the message names it."""
+
+    code = "CL104"
+    remedy = "Correct the plan; nothing of it was carried out."
 
 
 class InvalidRunId(CommitlineError):
@@ -240,10 +255,71 @@ class ApprovalRefused(LedgerError):
 
 
 class NotAuthorized(LedgerError):
-    """The application's ``authorize`` says that this person may not decide about this call."""
+    """The application's ``authorize`` says that this person may not decide, answer or settle."""
+
+    """The application's ``authorize`` says that this person may not decide, or settle, this."""
 
     code = "CL216"
     remedy = "Nothing was decided. Have somebody decide who may."
+
+
+class UndoRefused(LedgerError):
+    """What the run did cannot be taken back now: it has not ended."""
+
+    code = "CL217"
+    remedy = "Nothing was undone. Stop it with `compensate=True` (`commitline stop --undo`)."
+
+
+class ActionNotFound(LedgerError):
+    """The ledger has no action of this key: none was written, or its transaction rolled back."""
+
+    code = "CL218"
+    remedy = "Check the key; the action was not intended, and nothing is sent for it."
+
+
+class ReopenRefused(LedgerError):
+    """The action cannot be tried again by itself."""
+
+    code = "CL219"
+    remedy = "Nothing was changed. Settle it with `commitline actions settle`."
+
+
+class AnswerRefused(LedgerError):
+    """The answer does not count: another one stands, it came too late, or it has no value."""
+
+    code = "CL236"
+    remedy = "Look at it with `commitline questions --all`; the answer that stands is there."
+
+
+class SubAgentClosed(LedgerError):
+    """The sub-agent's run was stopped, or gave no answer: for good, and its caller was told so."""
+
+    code = "CL242"
+    remedy = "What it did stands. Fork the run that called it, to have it called anew."
+
+
+class IntentRefused(LedgerError):
+    """A call cannot be left in the outbox.
+
+    Its tool only reads, is approved by a person, or takes a state, which only a run has; or its
+    business fact is just being undone.
+    """
+
+    code = "CL247"
+    remedy = (
+        "Nothing was written. Call a tool that only reads; have an agent call one that is approved "
+        "or takes a state; intend what is being undone again in a moment."
+    )
+
+
+class NoTransaction(LedgerError):
+    """The connection has no transaction in which the intent could be committed with other rows."""
+
+    code = "CL248"
+    remedy = (
+        "Nothing was written. Open a transaction, and pass its psycopg or SQLAlchemy connection "
+        "(or session) as it is."
+    )
 
 
 class ActionError(CommitlineError):
@@ -262,6 +338,13 @@ class InvalidIdempotencyKey(ActionError):
 
     code = "CL302"
     remedy = "Nothing was called. Give every argument that the key names a non-empty value."
+
+
+class StateUnusable(ActionError):
+    """The conversation's state does not fit the tool's state model, or there is none to give."""
+
+    code = "CL230"
+    remedy = "Nothing was called. Have the state model read what earlier releases have stored."
 
 
 class ToolRefused(ActionError):
@@ -307,6 +390,13 @@ class StillInProgress(ToolSignal):
         super().__init__(message)
         self.retry_after = retry_after
         """How long the provider asked us to wait, if it did."""
+
+
+class CannotAsk(CommitlineError):
+    """`ToolContext.interrupt` was called where nobody can be asked: see its message."""
+
+    code = "CL235"
+    remedy = "Ask from an `async def` tool of an agent, called by a run of a worker."
 
 
 class DeadlineExceeded(CommitlineError):
@@ -420,6 +510,28 @@ class ThreadBusy(RunError):
 
     code = "CL508"
     remedy = "Use `send`, which joins the run under way, or wait for its end."
+
+
+class PlanFailed(RunError):
+    """A step of the plan failed for good."""
+
+    code = "CL510"
+    remedy = "What was undone, and what stands, is in the message and in `commitline undo --show`."
+
+
+class AgentsTooDeep(RunError):
+    """An agent calls an agent that calls an agent …: more of them below one another than may be."""
+
+    code = "CL240"
+    remedy = "What was done stands. Find the agents that call each other in a circle."
+
+
+class SubAgentNotEnded(RunError):
+    """The workflow that a sub-agent had before its parent's reset has not ended yet."""
+
+    code = "CL241"
+    remedy = "It is waited for. If no worker can end it, terminate it: nothing of it is claimed."
+    retryable = True
 
 
 class ToolNotServed(RunError):

@@ -8,6 +8,8 @@ lost commit, and the same charge would be made again under another name.
     position         2.0                                model turn 2, call 0 of its message
                      e1-2.0                             the same after a fork: the first epoch
     action key       support-4821/0198c1f0-…:2.0        the primary key of agent_actions
+    a sub-agent's    support-4821/0198c1f0-…/2.0        run key: its parent's, and the position
+                     support-4821/0198c1f0-…/2.0:0.1    at which it was called
     idempotency key  order-4821-charge  or  cl_…        what the downstream system is given
 """
 
@@ -35,13 +37,29 @@ MAX_IDEMPOTENCY_KEY: Final = 255
 """Characters; the limit that Stripe and others publish for an idempotency key."""
 
 _GENERATION_ROOM: Final = 8
-"""Characters kept for the ``~2`` of a later generation."""
+"""Characters kept for the ``~2`` of a later generation, and the ``~of2`` of what it undoes."""
+
+MAX_DEPTH: Final = 8
+"""Sub-agents below one another; a workflow id, which grows with each, may have 1,000 characters."""
 
 THREAD_PREFIX: Final = "thread:"
 """Of the workflow ids of named conversations."""
 
+OUTBOX: Final = "outbox"
+"""Of the run keys of what an application intended: ``outbox/<idempotency key>``."""
+
+OUTBOX_POSITION: Final = Position("0")
+"""Of the one action of such a run."""
+
+_RESERVED: Final = (f"{OUTBOX}/", "settle:", "undo:")
+"""How the ids begin that are ours: of the outbox, and of the workflows that settle and undo."""
+
+UNDO_PREFIX: Final = "undo-"
+"""Of the positions of undos: ``undo-2.0``."""
+
 _POSITION = re.compile(r"(?:e(?P<epoch>[0-9]{1,9})-)?(?P<step>[0-9]{1,9})\.[0-9]{1,9}")
 _RUN_UUID = re.compile(r"[0-9A-Za-z-]{1,64}")
+_SUB_WORKFLOW = re.compile(r".+/(?:e[0-9]{1,9}-)?[0-9]{1,9}\.[0-9]{1,9}/[0-9A-Za-z-]{1,64}")
 _PLAIN = frozenset(string.ascii_letters + string.digits)
 
 
@@ -60,16 +78,112 @@ def check_workflow_id(workflow_id: str) -> str:
     return workflow_id
 
 
+def check_run_id(workflow_id: str) -> str:
+    """Return the id if a new run may be started under it.
+
+    Raises:
+        InvalidRunId: See `check_workflow_id`; or it is a conversation's, or one of our own.
+    """
+    if check_workflow_id(workflow_id).startswith(THREAD_PREFIX):
+        raise InvalidRunId(f"{workflow_id!r} is the run of a conversation: start it with thread=")
+    if workflow_id == OUTBOX or workflow_id.startswith(_RESERVED):
+        raise InvalidRunId(
+            f"{workflow_id!r} is a name of Commitline's own: {OUTBOX!r}, and whatever begins with "
+            + ", ".join(map(repr, _RESERVED))
+        )
+    return workflow_id
+
+
 def run_key(workflow_id: str, first_execution_run_id: str) -> RunKey:
     """Name a run: stable over replay, retry, reset and continue-as-new, fresh for every new run.
 
     The last ``/`` separates the two, since an execution's id holds none; so no two pairs
     share a key.
+
+    Raises:
+        InvalidRunId: It cannot be a run's, or it is the outbox's.
     """
-    check_workflow_id(workflow_id)
+    if check_workflow_id(workflow_id) == OUTBOX or workflow_id.startswith(f"{OUTBOX}/"):
+        raise InvalidRunId(f"{workflow_id!r} would name what an application intended")
     if not _RUN_UUID.fullmatch(first_execution_run_id):
         raise InvalidRunId(f"not the id of an execution: {first_execution_run_id!a}")
     return RunKey(f"{workflow_id}/{first_execution_run_id}")
+
+
+def sub_run_key(parent: RunKey, at: Position) -> RunKey:
+    """Name the run of a sub-agent by its parent and the position at which that called it.
+
+    The same for whichever workflow carries it out: what a reset parent calls anew replays. It
+    ends in a position, which holds a dot, and every other run's key in an execution's id, which
+    holds none; so no two runs share one, however deep they lie.
+    """
+    return RunKey(f"{parent}/{at}")
+
+
+def parent_of(run: RunKey) -> RunKey | None:
+    """Return the run that called a sub-agent's; None for a run that somebody started."""
+    parent, _, last = run.rpartition("/")
+    if run.startswith(f"{OUTBOX}/"):
+        return None  # a key of the application's, whatever it looks like
+    return RunKey(parent) if "/" in parent and _POSITION.fullmatch(last) else None
+
+
+def position_in_parent(run: RunKey) -> Position | None:
+    """Return where a sub-agent's run was called; None for a run that somebody started."""
+    return None if parent_of(run) is None else Position(run.rpartition("/")[2])
+
+
+def position_below(upper: RunKey, run: RunKey) -> Position | None:
+    """Return at which call of an upper run a run began; None where it is not below that one."""
+    while (parent := parent_of(run)) is not None:
+        if parent == upper:
+            return position_in_parent(run)
+        run = parent
+    return None
+
+
+def depth_of(run: RunKey) -> int:
+    """Return how many runs lie above; 0 for a run that somebody started."""
+    parent = parent_of(run)
+    return 0 if parent is None else 1 + depth_of(parent)
+
+
+def started_run_of(run: RunKey) -> RunKey:
+    """Return the run that somebody started: itself, or the one above all that it lies below."""
+    parent = parent_of(run)
+    return run if parent is None else started_run_of(parent)
+
+
+def started_workflow_of(run: RunKey) -> str:
+    """Return the id of the workflow that somebody started, of a run or of one below it."""
+    return started_run_of(run).rpartition("/")[0]
+
+
+def within_run(run: RunKey, at: Position) -> str:
+    """Return where a call stands, seen from the run that somebody started: ``2.0/0.1``."""
+    return f"{run}/{at}".removeprefix(f"{started_run_of(run)}/")
+
+
+def action_key_within(run: RunKey, within: str) -> ActionKey:
+    """Name an action by a run and where in it the call stands, as `within_run` says."""
+    path, _, at = within.rpartition("/")
+    return action_key(RunKey(f"{run}/{path}") if path else run, Position(at))
+
+
+def sub_workflow(parent_workflow: str, at: Position, parent_execution: str) -> str:
+    """Return the id of a sub-agent's workflow: another one for each execution of its parent."""
+    return f"{parent_workflow}/{at}/{parent_execution}"
+
+
+def check_any_workflow_id(workflow_id: str) -> str:
+    """Return the id if a run may have it: one that somebody started, or a sub-agent's.
+
+    Raises:
+        InvalidRunId: As `check_workflow_id`, but a sub-agent's may be over 180 long.
+    """
+    if _SUB_WORKFLOW.fullmatch(workflow_id) and workflow_id.isprintable():
+        return workflow_id
+    return check_workflow_id(workflow_id)
 
 
 def position(step: int, call: int, *, epoch: int = 0) -> Position:
@@ -91,6 +205,11 @@ def step_of(at: Position) -> int | None:
     """Return the model turn of a position; None for whatever `position` did not make."""
     found = _POSITION.fullmatch(at)
     return int(found["step"]) if found else None
+
+
+def undo_position(at: Position, number: int) -> Position:
+    """Name the undo of a call: the first, or a later one where that had no effect."""
+    return Position(f"{UNDO_PREFIX}{at}" + (f"~{number}" if number > 1 else ""))
 
 
 def is_from(at: Position, step: int) -> bool:
@@ -125,6 +244,16 @@ def thread_workflow(thread_id: str) -> str:
     return f"{THREAD_PREFIX}{thread_id}"
 
 
+def undo_workflow(run: RunKey) -> str:
+    """Return the id of the workflow that takes back what an ended run did: one at a time."""
+    return f"undo:{run}"
+
+
+def settle_workflow(key: ActionKey) -> str:
+    """Return the id of the workflow that sees to an action that nobody else does: one at a time."""
+    return f"settle:{key}"
+
+
 def action_key(run: RunKey, at: Position) -> ActionKey:
     """Name an action. ``%`` and ``:`` in the position are escaped, so the last ``:`` separates."""
     return ActionKey(f"{run}:{at.replace('%', '%25').replace(':', '%3A')}")
@@ -142,12 +271,39 @@ def default_idempotency_key(action: ActionKey) -> str:
     return "cl_" + base64.b32encode(hashed).decode("ascii")[:40].lower()
 
 
+def check_idempotency_key(key: str) -> str:
+    """Return a key from the domain that is given as it is, if it may be one.
+
+    Raises:
+        InvalidIdempotencyKey: It is blank, holds ``~`` (of generations) or anything but
+            printable ASCII, or is over 247 long.
+    """
+    if not (key.strip() and key.isascii() and key.isprintable()) or "~" in key:
+        raise InvalidIdempotencyKey(
+            f"an idempotency key is printable ASCII without '~', and not blank: {key[:80]!a}"
+        )
+    if len(key) > MAX_IDEMPOTENCY_KEY - _GENERATION_ROOM:
+        raise InvalidIdempotencyKey(
+            f"the idempotency key has {len(key)} characters, over "
+            f"{MAX_IDEMPOTENCY_KEY - _GENERATION_ROOM}: {key[:60]}…"
+        )
+    return key
+
+
 def with_generation(domain_key: str, generation: int) -> str:
     """Return what the ``generation``-th holder of a domain key sends: ``key``, ``key~2``, ….
 
     After a released charge a provider would replay its old answer to the old key.
     """
     return domain_key if generation == 1 else f"{domain_key}~{generation}"
+
+
+def undo_key(domain_key: str, generation: int) -> str:
+    """Return the domain key of what undoes the ``generation``-th holder of another key.
+
+    The refund of a second charge is not the refund of the first.
+    """
+    return domain_key if generation == 1 else f"{domain_key}~of{generation}"
 
 
 @dataclass(frozen=True)

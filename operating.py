@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote
 
 from rich.console import Console
 from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
+from temporalio.service import RPCError, RPCStatusCode
 
 from . import printing
 from .canonical import Json, dumps, parse
 from .client import AgentClient, RunHandle
 from .config import DevAddresses, Settings
-from .errors import RunNotFound, UnrepresentableValue
-from .identity import ActionKey, Position, action_key
-from .ledger import Action, ActionLedger, Approval, Outcome, Run, ledger_pool
+from .errors import AnswerRefused, ConfigurationError, RunNotFound, UnrepresentableValue
+from .identity import ActionKey, action_key_within
+from .ledger import (
+    Action,
+    ActionLedger,
+    Approval,
+    GoneRun,
+    Outcome,
+    Question,
+    Run,
+    Waiting,
+    ledger_pool,
+)
+from .relay_worker import schedule_id
 from .thread_client import ThreadMessage
-from .workflows import AGENT_RUN, RunResult
+from .workflows import AGENT_RUN, PLAN_RUN, RunResult
 
 T = TypeVar("T")
 
@@ -42,17 +56,21 @@ async def find_actions(
 ) -> Sequence[Action]:
     """Return actions of one run; else the parked, longest waiting first; else the newest.
 
+    Those of a run's sub-agents are among its own.
+
     Raises:
         RunNotFound: The ledger knows no run of this id.
     """
     if run is not None:
         newest = await _newest(ledger, run)
-        return await ledger.list(newest.run_key, only_parked=parked, limit=limit)
+        return await ledger.sub_runs.actions(newest.run_key, only_parked=parked, limit=limit)
     return await ledger.list(only_parked=parked, newest_first=not parked, limit=limit)
 
 
 async def find_action(ledger: ActionLedger, key: str) -> Action:
     """Return the action of a whole key, or of ``<run id>:<position>``.
+
+    A sub-agent's is at ``2.0/0.1``, say, of the run that was started.
 
     Raises:
         RunNotFound: There is none; the message says what was looked for.
@@ -73,7 +91,7 @@ async def find_record(ledger: ActionLedger, key: str) -> Action | Json:
     if found is None:
         run_id, _, at = key.rpartition(":")
         run = await _newest(ledger, run_id or key)
-        found = await _record(ledger, action_key(run.run_key, Position(at)))
+        found = await _record(ledger, action_key_within(run.run_key, at))
     if found is None:
         raise RunNotFound(f"the ledger has no action {key!r}")
     return found
@@ -91,15 +109,52 @@ async def find_approvals(
     return await ledger.approvals.list(run_key, only_waiting=not all, limit=limit)
 
 
-async def conversation(ledger: ActionLedger, id: str) -> Sequence[ThreadMessage]:
-    """Return what was said in a conversation, by its id or by a run's.
+async def find_questions(
+    ledger: ActionLedger, *, run: str | None, all: bool, limit: int
+) -> Sequence[Question]:
+    """Return what waits for an answer, of one run or of all; with ``all`` what else was asked too.
+
+    Raises:
+        RunNotFound: The ledger knows no run of this id.
+    """
+    run_key = None if run is None else (await _newest(ledger, run)).run_key
+    return await ledger.questions.list(run_key, only_waiting=not all, limit=limit)
+
+
+async def answer(client: AgentClient, call: str, value: str, *, by: str) -> None:
+    """Answer what a call asks; ``call`` is ``<run id>:<position>`` or that and ``/number``.
+
+    Raises:
+        AnswerRefused: It does not count.
+    """
+    run_id, _, at = call.rpartition(":")
+    position, _, number = at.partition("/")
+    run = client.run(run_id)
+    if not value.strip():
+        raise AnswerRefused("an answer needs a value")
+    if not number:
+        return await run.answer(position, _as_json(value), by=by)
+    for asked in await run.questions(only_waiting=False):
+        if (asked.position, str(asked.number)) == (position, number):
+            return await run.answer(asked, _as_json(value), by=by)
+    raise AnswerRefused(f"{run_id}:{position} has asked no question {number}")
+
+
+async def conversation(ledger: ActionLedger, id: str) -> tuple[Sequence[ThreadMessage], str]:
+    """Return what was said in a conversation, and what its tools share, as JSON text.
+
+    Args:
+        ledger: The ledger.
+        id: The conversation's, or a run's.
 
     Raises:
         ThreadNotFound: There is none.
         ThreadDeleted: It was deleted.
     """
-    messages = await ledger.threads.messages(await thread_id(ledger, id))
-    return [ThreadMessage.from_stored(one) for one in messages]
+    thread = await thread_id(ledger, id)
+    messages = await ledger.threads.messages(thread)
+    state = await ledger.threads.state(thread)
+    return [ThreadMessage.from_stored(one) for one in messages], state
 
 
 async def thread_id(ledger: ActionLedger, id: str) -> str:
@@ -137,7 +192,68 @@ async def settle(
     return await ledger.settle(found.key, outcome, by=by)
 
 
+async def reopen(ledger: ActionLedger, key: str) -> Action:
+    """Have an action tried again that waits for a person; see `RelayLedger.reopen`.
+
+    Raises:
+        ReopenRefused: It cannot be; the message says why.
+    """
+    found = await find_action(ledger, key)
+    return await ledger.relay.reopen(found.key)
+
+
+@dataclass(frozen=True)
+class RelayReport:
+    """What the relay has to do, and when it looks."""
+
+    schedule: str
+    state: Literal["on", "paused", "missing"]
+    """``missing``: no worker of this task queue has run with a relay yet."""
+    last: datetime | None
+    next: datetime | None
+    waiting: Sequence[Waiting]
+    gone: Sequence[GoneRun]
+
+
+async def relay_report(client: AgentClient, *, limit: int) -> RelayReport:
+    """Return what the relay has to do. Safe to repeat; it only reads."""
+    named = schedule_id(client.task_queue)
+    ledger = await client.ledger()
+    waiting = await ledger.relay.list(limit=limit)
+    gone = await ledger.relay.list_gone(limit=limit)
+    try:
+        described = await client.temporal.get_schedule_handle(named).describe()
+    except RPCError as err:
+        if err.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return RelayReport(named, "missing", None, None, waiting, gone)
+    info = described.info
+    last = max((one.started_at for one in info.recent_actions), default=None)
+    following = min(info.next_action_times, default=None)
+    paused = described.schedule.state.paused
+    return RelayReport(named, "paused" if paused else "on", last, following, waiting, gone)
+
+
+async def trigger_relay(client: AgentClient) -> str:
+    """Have the relay look now; return its schedule's id. Safe to repeat.
+
+    Raises:
+        ConfigurationError: No worker of this task queue has run with a relay yet.
+    """
+    named = schedule_id(client.task_queue)
+    try:
+        await client.temporal.get_schedule_handle(named).trigger()
+    except RPCError as err:
+        if err.status is RPCStatusCode.NOT_FOUND:
+            raise ConfigurationError(
+                f"no schedule {named!r}: a worker makes it, unless COMMITLINE_RELAY_SECONDS is 0"
+            ) from err
+        raise
+    return named
+
+
 def _as_json(text: str) -> Json:
+    """Return what somebody typed: JSON, else the text itself."""
     try:
         return parse(text)
     except UnrepresentableValue:
@@ -145,19 +261,21 @@ def _as_json(text: str) -> Json:
 
 
 async def newest_runs(client: AgentClient, *, limit: int) -> list[dict[str, Any]]:
-    """Return the newest runs: their state by Temporal, their agent by the ledger.
+    """Return the newest runs: their state by Temporal, their agent, or plan, by the ledger.
 
     Temporal's visibility leads, since it knows runs that no worker has begun and those that
     ended without a worker (terminated, timed out). It lags behind by up to a second or so.
     """
-    query = f"WorkflowType = '{AGENT_RUN}'"
+    query = f"WorkflowType IN ('{AGENT_RUN}', '{PLAN_RUN}')"
     found = [run async for run in client.temporal.list_workflows(query, limit=limit)]
-    agents = await _agents(client, found)
+    ledger = await client.ledger()
+    known = await _newest_of(ledger, found)
     return [
         {
             "id": run.id,
-            "agent": agents.get(run.id),
+            "agent": known[run.id].agent if run.id in known else None,
             "state": "unknown" if run.status is None else run.status.name.lower(),
+            "undone": await _undone(ledger, known.get(run.id)),
             "started": run.start_time,
             "ended": run.close_time,
             "run_id": run.run_id,
@@ -214,7 +332,18 @@ async def _newest(ledger: ActionLedger, id: str) -> Run:
     return found[0]
 
 
-async def _agents(client: AgentClient, runs: Sequence[WorkflowExecution]) -> dict[str, str]:
-    ledger = await client.ledger()
+async def _newest_of(ledger: ActionLedger, runs: Sequence[WorkflowExecution]) -> dict[str, Run]:
     newest = await asyncio.gather(*(ledger.list_runs(workflow_id=run.id, limit=1) for run in runs))
-    return {run.id: rows[0].agent for run, rows in zip(runs, newest, strict=True) if rows}
+    return {run.id: rows[0] for run, rows in zip(runs, newest, strict=True) if rows}
+
+
+async def _undone(ledger: ActionLedger, run: Run | None) -> str | None:
+    """Say in a word whether what a run did was taken back; None where nobody tried."""
+    if run is None or run.unwinding_at is None:
+        return None
+    if run.state == "unwinding":
+        return "under way"
+    report = await ledger.undo.report(run.run_key)
+    return {"nothing to undo": None, "compensated": "yes", "partly compensated": "partly"}[
+        report.state
+    ]

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich import box
 from rich.console import Console, Group, RenderableType
@@ -21,10 +21,15 @@ from rich.text import Text
 from .canonical import parse, scrub
 from .config import DevAddresses
 from .doctor import Check
-from .ledger import Action, Approval, Effect, Thread
+from .identity import started_workflow_of, within_run
+from .ledger import Action, Approval, Effect, GoneRun, Question, Thread, UndoReport, Waiting
+from .ledger.threads import NO_STATE
 from .resetting import Reset
 from .thread_client import ThreadMessage
 from .workflows.progress import Progress
+
+if TYPE_CHECKING:
+    from .operating import RelayReport
 
 OUT: Final = Console(highlight=False)
 ERR: Final = Console(stderr=True, highlight=False)
@@ -39,6 +44,9 @@ _STYLES: Final = {
     "wrong": "red",
     "error": "red",
     "failed": "red",
+    "undone": "green",
+    "stands": "yellow",
+    "partly": "bold yellow",
 }
 _SMALLEST_TO_LARGEST: Final = (("s", 60), ("min", 60), ("h", 24))
 
@@ -72,11 +80,12 @@ def listing(table: RenderableType, found: Sequence[Any], *, nothing: str, then: 
         ERR.print(f"\n{then}", style="dim")
 
 
-def unknown(run: str, one: Action) -> None:
+def unknown(one: Action) -> None:
     """Say on stderr that nobody knows whether an action happened, and where to look."""
+    run, at = workflow_id(one), within_run(one.run_key, one.position)
     ERR.print(
         f"Unknown whether it happened: {scrub(one.tool, limit=64)}. "
-        f"See: commitline actions show {run}:{one.position}",
+        f"See: commitline actions show {run}:{at}",
         soft_wrap=True,
         markup=False,
     )
@@ -85,12 +94,13 @@ def unknown(run: str, one: Action) -> None:
 def runs(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Return a table of runs, as `operating.newest_runs` gathers them."""
     now = datetime.now(tz=UTC)
-    table = _table(("run", {"overflow": "fold"}), "agent", "state", "started")
+    table = _table(("run", {"overflow": "fold"}), "agent", "state", "undone", "started")
     for run in found:
         table.add_row(
             text(run["id"]),
             text(run["agent"] or "-", limit=24),
             _state(run["state"]),
+            _state(run["undone"] or "-"),
             f"{_age(now - run['started'])} ago",
         )
     return table
@@ -102,9 +112,9 @@ def actions(found: Sequence[Action]) -> RenderableType:
     for one in found:
         table.add_row(
             text(workflow_id(one)),
-            text(one.position, limit=20),
+            text(within_run(one.run_key, one.position), limit=40),
             text(one.tool, limit=32),
-            _state(one.state),
+            _state(one.state if one.undone_by is None else "undone"),
             _age(one.now - one.created_at),
         )
     return table
@@ -139,6 +149,12 @@ def message(one: ThreadMessage) -> None:
     OUT.print()
 
 
+def state(text_of_it: str) -> None:
+    """Print what a conversation's tools share (JSON text), if that is anything."""
+    if text_of_it != NO_STATE:
+        OUT.print(text(f"state  {text_of_it}", limit=2_000), soft_wrap=True)
+
+
 def approvals(found: Sequence[Approval]) -> RenderableType:
     """Return a table of what waits for a person, with what it would do."""
     table = _table(
@@ -149,9 +165,8 @@ def approvals(found: Sequence[Approval]) -> RenderableType:
         "asked",
     )
     for one in found:
-        run, _, _ = one.run_key.rpartition("/")
         table.add_row(
-            text(f"{run}:{one.position}"),
+            text(f"{one.workflow_id}:{one.position}"),
             text(one.tool, limit=24),
             text(one.approved_args, limit=200),
             _state(one.state),
@@ -168,6 +183,156 @@ def approval_data(one: Approval) -> dict[str, Any]:
         "edited_args": None if one.edited_args is None else parse(one.edited_args),
         "state": one.state,
     }
+
+
+def relay(found: RelayReport) -> None:
+    """Print what the relay has to do, and runs that ended without a word."""
+    now = datetime.now(tz=UTC)
+    told = {
+        "missing": "No relay: a worker makes its schedule, unless COMMITLINE_RELAY_SECONDS is 0.",
+        "paused": f"The schedule {found.schedule} is paused: nothing is looked for.",
+        "on": f"Looks by the schedule {found.schedule}"
+        + (f"; last {_age(now - found.last)} ago" if found.last else ""),
+    }[found.state]
+    ERR.print(told, style="dim" if found.state == "on" else "yellow", markup=False)
+    if found.waiting:
+        OUT.print(_queue(found.waiting))
+        _say_what_to_do(found.waiting)
+    if found.gone:
+        OUT.print(_gone(found.gone, now))
+        ERR.print("Take back what they did: commitline undo RUN", style="dim")
+    if not found.waiting and not found.gone:
+        ERR.print("Nothing to do.")
+
+
+def relay_data(found: RelayReport) -> dict[str, Any]:
+    """Return what `commitline relay` prints, as plain data."""
+    return {
+        **asdict(found),
+        "waiting": [
+            {
+                **asdict(one.queued),
+                "run_key": one.run_key,
+                "position": one.position,
+                "parked_reason": one.parked_reason,
+                "overdue": one.overdue,
+            }
+            for one in found.waiting
+        ],
+    }
+
+
+def _say_what_to_do(waiting: Sequence[Waiting]) -> None:
+    if any(one.overdue for one in waiting):
+        ERR.print("What nobody takes: no worker that runs serves its tool.", style="yellow")
+    if any(one.queued.due_at is None for one in waiting):
+        ERR.print(
+            "What waits for a person: commitline actions show KEY, then reopen or settle",
+            style="dim",
+        )
+
+
+_WHY: Final = {
+    "send": "to be sent",
+    "ask": "its run is gone",
+    "undo": "happened after the undo",
+}
+
+
+def _queue(waiting: Sequence[Waiting]) -> RenderableType:
+    table = _table(("action", {"overflow": "fold"}), "tool", "why", "due")
+    for one in waiting:
+        due = one.queued.due_at
+        left = None if due is None else due - one.now
+        when = "waits for a person" if left is None else "now"
+        if left is not None and left > timedelta():
+            when = f"in {_age(left)}"
+        if one.overdue:
+            when = "now; nobody takes it"
+        table.add_row(
+            text(one.queued.key), text(one.queued.tool, limit=32), _WHY[one.queued.why], when
+        )
+    return table
+
+
+def _gone(runs: Sequence[GoneRun], now: datetime) -> RenderableType:
+    table = _table(("run", {"overflow": "fold"}), "ended", "stands", "unknown", "age")
+    for one in runs:
+        table.add_row(
+            text(one.workflow_id),
+            one.gone_as.replace("_", " "),
+            str(one.stands),
+            str(one.unknown),
+            _age(now - one.ended_at),
+        )
+    return table
+
+
+def questions(found: Sequence[Question]) -> RenderableType:
+    """Return a table of what waits for an answer."""
+    table = _table(
+        ("question", {"overflow": "fold"}),
+        "tool",
+        ("asks", {"overflow": "fold"}),
+        "state",
+        "asked",
+    )
+    for one in found:
+        asks = Group(*([text(one.message)] if one.message else []), text(one.payload, limit=200))
+        table.add_row(
+            text(f"{one.workflow_id}:{one.position}/{one.number}"),
+            text(one.tool, limit=24),
+            asks,
+            _state(one.state),
+            f"{_age(one.now - one.asked_at)} ago",
+        )
+    return table
+
+
+def question_data(one: Question) -> dict[str, Any]:
+    """Return a question as plain data: payload and answer as JSON, not as text."""
+    return {
+        **asdict(one),
+        "payload": parse(one.payload),
+        "answer": None if one.answer is None else parse(one.answer),
+        "state": one.state,
+    }
+
+
+def undo(run: str, report: UndoReport) -> None:
+    """Print what of a run is undone, and what stands; and in the end what to do about it."""
+    if report.actions:
+        table = _table("at", "action", "fate", ("why", {"overflow": "fold"}))
+        for one in report.actions:
+            table.add_row(
+                text(one.position, limit=20),
+                text(one.tool, limit=24),
+                _state(one.fate),
+                text(one.why, limit=300),
+            )
+        OUT.print(table)
+        OUT.print()
+    undone = len(report.actions) - len(report.standing)
+    told = {
+        "nothing to undo": "Nothing of it is to be undone.",
+        "compensated": f"What can be undone of it is undone: {undone}.",
+        "partly compensated": f"Partly undone: {undone} of {len(report.actions)}.",
+    }[report.state]
+    OUT.print(Text(f"{scrub(run, limit=200)}: {told}"), soft_wrap=True)
+    if report.state == "partly compensated":
+        ERR.print(
+            f"Settle what is unknown: commitline actions settle {scrub(run, limit=200)}:AT\n"
+            f"Try again what stands:  commitline undo {scrub(run, limit=200)}",
+            style="dim",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def undo_data(report: UndoReport) -> dict[str, Any]:
+    """Return the same as plain data: arguments as JSON, not as text."""
+    actions = [{**asdict(one), "args": parse(one.args)} for one in report.actions]
+    return {"state": report.state, "actions": actions}
 
 
 def reset(done: Reset, *, fork: bool) -> None:
@@ -204,6 +369,8 @@ def action(one: Action) -> RenderableType:
         "state": one.state,
         "why unknown": one.parked_reason,
         "duplicate of": one.duplicate_of,
+        "undoes": one.undoes,
+        "undone by": one.undone_by,
         # A tool that promises no more than once does not hand a key on.
         "idempotency key": None if one.effect == Effect.AT_MOST_ONCE else one.idempotency_key,
         "settle it with": (
@@ -291,8 +458,8 @@ def progress(id: str, now: Progress | None) -> RenderableType:
 
 
 def workflow_id(one: Action) -> str:
-    """Return the id under which the run was started."""
-    return one.run_key.rpartition("/")[0]
+    """Return the id under which the run was started, a sub-agent's by the one above all."""
+    return started_workflow_of(one.run_key)
 
 
 def _table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:

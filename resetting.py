@@ -1,4 +1,4 @@
-"""Taking a run back to a model turn: Temporal's reset, and what the ledger makes of it.
+"""Taking a run back to a model turn, or to a stage of its plan: a reset, and what that means here.
 
 A *reset* replays the plan: completions that are on record are read back, and calls that are
 done return what they returned. It helps where what followed went wrong for a reason that is
@@ -20,15 +20,16 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHistory
+from temporalio.service import RPCError, RPCStatusCode
 
 from .canonical import scrub
 from .errors import ResetRefused, RunNotFound
-from .identity import RunKey, is_from
+from .identity import Position, RunKey, is_from, position_below, position_in_parent, step_of
 from .ledger import Action, ActionLedger, Run
 from .ledger.threads import check_goes_back, check_not_stopped
 
 _ALL: Final = 1_000_000
-MODEL_TURN: Final = "{step}.model"
+_MODEL_TURN: Final = "{step}.model"
 """The activity id of a model turn."""
 
 
@@ -61,7 +62,7 @@ async def reset_run(
         client: Where the run is.
         ledger: Where its record is.
         run_key: The run.
-        step: The model turn, as in its positions: 0 is the first.
+        step: The model turn, or a plan's stage, as in its positions: 0 is the first.
         fork: Whether the model is asked anew from there.
         reason: For people; kept in history.
 
@@ -74,6 +75,8 @@ async def reset_run(
     if run is None:
         raise RunNotFound(f"the ledger has no run {run_key}")
     await _check(ledger, run)
+    if fork and _is_plan(run):
+        raise ResetRefused(f"{run.workflow_id!r} is a plan: its steps are given, no other way goes")
     execution, event_id = await _before_turn(client, run, step)
     epoch = await ledger.threads.fork(run_key, step) if fork else run.epoch
     read_back = [] if fork else await _recorded_turns(ledger, run, step)
@@ -86,6 +89,8 @@ async def reset_run(
             workflow_task_finish_event_id=event_id,
         )
     )
+    if fork:
+        await _end_what_was_called(client, ledger, run, step)
     return Reset(
         id=run.workflow_id,
         run_id=answer.run_id,
@@ -93,9 +98,26 @@ async def reset_run(
         epoch=epoch,
         read_back=read_back,
         actions=[
-            one for one in await ledger.list(run_key, limit=_ALL) if is_from(one.position, step)
+            one
+            for one in await ledger.sub_runs.actions(run_key, limit=_ALL)
+            if is_from(position_below(run_key, one.run_key) or one.position, step)
         ],
     )
+
+
+async def _end_what_was_called(client: Client, ledger: ActionLedger, run: Run, step: int) -> None:
+    """Cancel the sub-agents that the run began on the way that a fork took back.
+
+    Nothing of theirs is claimed any more; what a plain reset calls anew ends them by itself.
+    """
+    for below in await ledger.sub_runs.below(run.run_key):
+        at = position_in_parent(below.run_key)
+        if below.parent_key == run.run_key and at is not None and is_from(at, step):
+            try:
+                await client.get_workflow_handle(below.workflow_id).cancel(reason="forked")
+            except RPCError as err:
+                if err.status is not RPCStatusCode.NOT_FOUND:  # it has ended
+                    raise
 
 
 async def _check(ledger: ActionLedger, run: Run) -> None:
@@ -117,23 +139,28 @@ async def _before_turn(client: Client, run: Run, step: int) -> tuple[str, int]:
     while True:
         handle = client.get_workflow_handle(run.workflow_id, run_id=execution)
         history = await handle.fetch_history()
-        event_id = _scheduled_after(history, MODEL_TURN.format(step=step))
+        event_id = _scheduled_after(history, step)
         if event_id is not None:
             return execution, event_id
         started = history.events[0].workflow_execution_started_event_attributes
         execution = started.continued_execution_run_id
         if not execution:
-            raise ResetRefused(
-                f"the run {run.workflow_id!r} has no model turn {step} in its history"
-            )
+            what = "stage" if _is_plan(run) else "model turn"
+            raise ResetRefused(f"the run {run.workflow_id!r} has no {what} {step} in its history")
 
 
-def _scheduled_after(history: WorkflowHistory, activity_id: str) -> int | None:
-    """Return the end of the workflow task that scheduled an activity first."""
+def _is_plan(run: Run) -> bool:
+    """Whether its steps were given: it writes no conversation (nor did an earlier release's)."""
+    return run.thread_id is None and run.spec is not None
+
+
+def _scheduled_after(history: WorkflowHistory, step: int) -> int | None:
+    """Return the end of the workflow task that began a model turn, or a plan's stage."""
     for event in history.events:
         if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
             scheduled = event.activity_task_scheduled_event_attributes
-            if scheduled.activity_id == activity_id:
+            at = scheduled.activity_id
+            if at == _MODEL_TURN.format(step=step) or step_of(Position(at)) == step:
                 return int(scheduled.workflow_task_completed_event_id)
     return None
 

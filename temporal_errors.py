@@ -7,6 +7,7 @@ from temporalio.exceptions import TimeoutError as TimedOutError
 from temporalio.service import RPCError, RPCStatusCode
 
 from . import errors
+from .activities.undo_steps import UNDONE
 from .canonical import scrub
 from .errors import CommitlineError, ConfigurationError, RunFailed, RunNotFound
 
@@ -28,7 +29,14 @@ def ended_badly(id: str, cause: BaseException) -> CommitlineError:
         text = cause.message
         if isinstance(kind, type) and issubclass(kind, CommitlineError):
             # The message carries code and remedy already; the class adds its own.
-            return kind(text.split(f" [{kind.code}]")[0])
+            made = kind(text.split(f" [{kind.code}]")[0])
+            if UNDONE in cause.details:
+                made.remedy = (
+                    "`commitline undo RUN` tries again what stands."
+                    if "partly compensated" in cause.details
+                    else "What can be undone of it is undone."
+                )
+            return made
         return RunFailed(f"the run {id!r} failed: {cause.type}: {text}")
     told = {
         CancelledError: "was canceled",

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from temporalio.client import (
@@ -27,6 +27,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from .activities.conversation import Message, RunResult, ToolCall, ToolResult, Usage
+from .activities.state import State, read_state
 from .activities.wire import from_text, pack, to_text
 from .errors import (
     CommitlineError,
@@ -45,6 +46,8 @@ from .workflows.run_input import RunInput, Send
 
 if TYPE_CHECKING:
     from .client import AgentClient, RunHandle
+
+S = TypeVar("S", bound=State)
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a request. What is larger belongs elsewhere, and its name into the request."""
@@ -128,6 +131,20 @@ class ThreadHandle:
         """
         threads = await self._threads()
         return [ThreadMessage.from_stored(one) for one in await threads.messages(self.id)]
+
+    async def state(self, model: type[S]) -> S:
+        """Return what the conversation's tools share, as of its last model turn; it only reads.
+
+        Args:
+            model: The agent's. Fields that no tool has changed have their defaults.
+
+        Raises:
+            StateUnusable: What is stored does not fit it.
+            ThreadNotFound: No such conversation.
+            ThreadDeleted: It was deleted.
+            LedgerUnavailable: No answer from Postgres.
+        """
+        return read_state(model, await (await self._threads()).state(self.id))
 
     async def delete(self) -> None:
         """Delete the conversation for good: what was said, asked and read. Safe to repeat.

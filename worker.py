@@ -31,22 +31,30 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from .activities.action_state import ACTION_STATE, action_state, action_state_activity
 from .activities.agent import App, Hook
 from .activities.approvals import ApprovalActivities
 from .activities.bounded_call import Raised, Returned, call_within
 from .activities.guard import GuardInterceptor
 from .activities.guarded_call import Guarded
+from .activities.plan_activities import PlanActivities
+from .activities.questions import QuestionActivities
+from .activities.relaying import Relay
 from .activities.run_activities import RunActivities
 from .activities.serving import unserved_tool
+from .activities.sub_agent_activities import SubAgentActivities
 from .activities.tool_guard import GuardedTool, tool_activity
 from .activities.tool_runner import ToolRunner
 from .activities.turn_activities import TurnActivities
+from .activities.undoing import UndoActivities
 from .config import Settings, connect_temporal
 from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, ledger_pool, migrate
 from .logs import configure_logging
 from .process import leave
-from .workflows import ActionHeaders, AgentRun
+from .relay_worker import keep_schedule, listen
+from .workflows import ActionHeaders, AgentRun, PlanRun, SettleAction, UndoRun
+from .workflows import Relay as RelayWorkflow
 
 log = structlog.get_logger("commitline")
 
@@ -99,6 +107,11 @@ async def app_worker(
         guarded: dict[str, Guarded] = {
             found.name: GuardedTool(found, runner) for found in app.tools
         }
+        # Unless the application has a tool of that name, and so no agent that asks by ours.
+        builtin: Sequence[Callable[..., Any]] = []
+        if ACTION_STATE not in guarded:
+            guarded[ACTION_STATE] = GuardedTool(action_state, runner)
+            builtin = [action_state_activity(ledger)]
         threads = ledger.threads
         own = [
             *RunActivities(
@@ -108,15 +121,32 @@ async def app_worker(
                 heartbeat_seconds=settings.heartbeat_seconds,
                 result_limit=settings.result_limit,
             ).all,
+            *PlanActivities(
+                app,
+                ledger,
+                heartbeat_seconds=settings.heartbeat_seconds,
+                result_limit=settings.result_limit,
+            ).all,
             *TurnActivities(app, ledger, threads).all,
             *ApprovalActivities(app, ledger.approvals).all,
+            *UndoActivities(app, ledger.undo, heartbeat_seconds=settings.heartbeat_seconds).all,
+            *SubAgentActivities(ledger).all,
+            *QuestionActivities(ledger.questions).all,
         ]
+        relay = Relay(
+            app,
+            ledger,
+            client,
+            task_queue=settings.task_queue,
+            tries=settings.relay_tries,
+            heartbeat_seconds=settings.heartbeat_seconds,
+        )
         tools: Sequence[Callable[..., Any]] = [tool_activity(found, runner) for found in app.tools]
         worker = Worker(
             client,
             task_queue=settings.task_queue,
-            workflows=[AgentRun],
-            activities=[*own, *tools, unserved_tool],
+            workflows=[AgentRun, PlanRun, UndoRun, SettleAction, RelayWorkflow],
+            activities=[*own, *relay.all, *builtin, *tools, unserved_tool],
             interceptors=[
                 ActionHeaders(frozenset(guarded)),
                 GuardInterceptor(ledger, guarded),
@@ -128,7 +158,15 @@ async def app_worker(
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         )
         async with worker:
+            if settings.relay_seconds:
+                await keep_schedule(client, settings)
+                stack.push_async_callback(_ended, asyncio.create_task(listen(relay, settings)))
             yield worker
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 async def _stop(runner: ToolRunner, hook: Hook, seconds: float) -> None:
@@ -167,7 +205,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
                 "worker.started",
                 app=app_name,
                 task_queue=settings.task_queue,
-                agents=[agent.name for agent in app.agents],
+                agents=[agent.name for agent in app.served],
                 tools=[found.name for found in app.tools],
                 pid=os.getpid(),
             )

@@ -32,13 +32,14 @@ from ..errors import (
     UnrepresentableValue,
 )
 from ..identity import KeyTemplate
-from ..ledger import Action, ActionRequest, Effect, Outcome
+from ..ledger import Action, ActionRequest, Effect, Outcome, Question
 from ..ledger.codec import error_text
 from .failures import Exceptions, Failure
 from .guarded_call import NOT_STARTED
 from .limits import CallLimits
 from .origin import Origin
 from .replies import Unrecorded
+from .state import GivenState
 from .tool import ToolContext, exceptions
 
 OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
@@ -114,9 +115,38 @@ class GuardedActivity:
         return self._tries
 
     @property
+    def can_ask(self) -> bool:
+        """See `Guarded`."""
+        return False
+
+    @property
+    def settles_after(self) -> timedelta:
+        """See `Guarded`: nobody asks."""
+        return timedelta()
+
+    @property
     def surely_ends(self) -> bool:
         """See `Guarded`: a plain function's thread may go on."""
         return self._is_async
+
+    @property
+    def takes_state(self) -> bool:
+        """See `Guarded`: only tools do."""
+        return False
+
+    def check_state(self, given: GivenState) -> None:
+        """See `Guarded`: never asked for."""
+        raise NotImplementedError
+
+    @property
+    def may_ask(self) -> bool:
+        """See `Guarded`: a workflow that is not ours does not wait for an answer."""
+        return False
+
+    @property
+    def answer_expires(self) -> timedelta | None:
+        """See `Guarded`: never asked for."""
+        raise NotImplementedError
 
     def limits(self, origin: Origin) -> CallLimits:
         """See `Guarded`: the workflow's own."""
@@ -188,6 +218,10 @@ class GuardedActivity:
         """See `Guarded`: never asked for."""
         raise NotImplementedError
 
+    def reply_asked(self, question: Question) -> NoReturn:
+        """See `Guarded`: never asked for."""
+        raise NotImplementedError
+
     def not_started(self, reason: str) -> ApplicationError:
         """See `Guarded`: nothing was called, and Temporal tries again."""
         return ApplicationError(scrub(reason), type=NOT_STARTED)
@@ -201,6 +235,10 @@ class GuardedActivity:
             "it while it is unknown",
             action.key,
         )
+
+    def reply_accepted(self, action: Action, *, own: bool) -> NoReturn:
+        """See `Guarded`: none of these is detached."""
+        raise NotImplementedError
 
     def reply_refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> NoReturn:
         """See `Guarded`."""

@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from ..canonical import parse, scrub
 from ..errors import ActionError, ApprovalRefused, ConfigurationError, InvalidArguments, LedgerError
-from ..identity import action_key
+from ..identity import RunKey, action_key
 from ..ledger import Approval, ApprovalLedger, ApprovalRequest
 from ..ledger.approvals import check_same
 from ..ledger.codec import error_text
@@ -57,6 +57,7 @@ class ApprovalActivities:
         request = unpack(Admit, raw)
         key = action_key(request.run_key, request.position)
         try:
+            await self._go_on(request.run_key)
             found = await self._approvals.get(key)
             if found is None:
                 return pack(await self._ask(request))
@@ -71,6 +72,7 @@ class ApprovalActivities:
         said = unpack(Decide, raw)
         key = action_key(said.run_key, said.position)
         try:
+            await self._go_on(said.run_key)
             edited = None
             if said.arguments is not None and said.approve:
                 found = await self._approvals.get(key)
@@ -87,6 +89,10 @@ class ApprovalActivities:
             raise _refusal(err) from err
         log.info("approval.decided", action_key=key, decision=decided.decision, by=said.by)
         return pack(decided.decision)
+
+    async def _go_on(self, run_key: RunKey) -> None:
+        """Open the run again, if it was taken for gone and reset: no claim has come yet."""
+        await self._approvals.go_on(run_key, attempt_at=activity.info().started_time)
 
     async def _ask(self, request: Admit) -> Admission:
         tool = served_tool(self._app, request.tool)
@@ -105,7 +111,8 @@ class ApprovalActivities:
                 effective,
                 request.requested_digest,
                 tool.approval_expires,
-            )
+            ),
+            attempt_at=activity.info().started_time,
         )
         log.info("approval.asked", action_key=asked.key, tool=tool.name, expires=asked.expires_at)
         return _admission(asked)
@@ -157,8 +164,4 @@ def _admission(found: Approval) -> Admission:
             told = f"not executed: nobody approved it until {found.expires_at}"
             return Admission(reply=replies.not_run("ApprovalExpired", told))
     left = None if found.expires_at is None else (found.expires_at - found.now).total_seconds()
-    return Admission(wait_seconds=_FOR_EVER if left is None else max(left, 0.001))
-
-
-_FOR_EVER: Final = 10 * 365 * 86_400.0
-"""Seconds; Temporal wants a number."""
+    return Admission(wait_seconds=replies.FOR_EVER if left is None else max(left, 0.001))

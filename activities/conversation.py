@@ -103,6 +103,8 @@ class ToolResult:
     status: OutcomeStatus
     content: str
     """JSON text."""
+    changes: dict[str, Any] | None = None
+    """What it changed in the state (`state.Changes`), on its way to the turn that merges it."""
 
 
 @dataclass(frozen=True)

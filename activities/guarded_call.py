@@ -11,6 +11,7 @@
                                               key           again
     ... `tries` used up           error       unknown       ask **       unknown
     anything else                 error       unknown       unknown      unknown
+    a question to a person        the call waits as an intent, and is made again with the answer
 
     ** found: ok; surely never happened: error without effect; no time to know it: unknown.
     * unknown, where an earlier attempt may have sent something: a refusal or a failed connection
@@ -38,7 +39,7 @@ import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-from ..canonical import scrub
+from ..canonical import parse, scrub
 from ..crash import crash_point
 from ..errors import (
     ActionError,
@@ -50,9 +51,10 @@ from ..errors import (
     NodeTimeout,
     NotAttempted,
     RunNotRunning,
+    StateUnusable,
     ToolTimeout,
 )
-from ..identity import ActionKey, action_key, split_action_key
+from ..identity import ActionKey, action_key, parent_of, split_action_key, undo_key
 from ..ledger import (
     Action,
     ActionLedger,
@@ -64,10 +66,14 @@ from ..ledger import (
     Claim,
     Dispatched,
     Effect,
+    Intended,
     Outcome,
     Parked,
+    Question,
+    QuestionRequest,
 )
 from ..ledger.codec import error_text
+from .asking import Asking, is_pause
 from .bounded_call import (
     End,
     LeftBehind,
@@ -83,7 +89,8 @@ from .heartbeat import failed_so_far
 from .limits import CallLimits
 from .origin import Origin, first_of_all
 from .replies import Unrecorded
-from .tool import NEVER_HAPPENED, ToolContext
+from .state import MAX_STATE, GivenState, current_state
+from .tool import NEVER_HAPPENED, ToolContext, Undoes
 from .tool_runner import raise_tamed
 
 T = TypeVar("T")
@@ -108,10 +115,15 @@ is not taken from the tool; the row says that the attempt may send for so much l
 _BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """How long a claim waits, time after time, for another action that is at work on its key."""
 _UNAVAILABLE_SECONDS: Final = 0.5
+_SAME_CALL: Final = 50
+"""Up to which attempt a call of the relay's is tried again, and not started afresh."""
+_SAME_CALL_DELAY: Final = timedelta(seconds=2)
 _BENIGN: Final = ApplicationErrorCategory.BENIGN
 """Of what is tried again by design: the SDK need not log a traceback of it."""
 _FIRST_RETRY: Final = timedelta(seconds=0.5)
 _LAST_RETRY: Final = timedelta(seconds=30)
+_LAST_RELAYED: Final = timedelta(minutes=10)
+"""Of what nobody waits for."""
 _ASK_AGAIN: Final = timedelta(seconds=10)
 """How long between two questions to the downstream system, at most."""
 
@@ -152,8 +164,37 @@ class Guarded(Protocol):
         ...
 
     @property
+    def can_ask(self) -> bool:
+        """Whether the downstream system can be asked what became of a call."""
+        ...
+
+    @property
+    def settles_after(self) -> timedelta:
+        """How long after a call its effect may still be invisible to who asks."""
+        ...
+
+    @property
     def surely_ends(self) -> bool:
         """Whether a call that was cancelled and ended is really over (no thread goes on)."""
+        ...
+
+    @property
+    def takes_state(self) -> bool:
+        """Whether a call is given the state of its conversation."""
+        ...
+
+    def check_state(self, given: GivenState) -> None:
+        """Refuse a state that a call cannot be given. Raises StateUnusable."""
+        ...
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether it can ask a person midway."""
+        ...
+
+    @property
+    def answer_expires(self) -> timedelta | None:
+        """How long such a question waits; None is for ever."""
         ...
 
     def limits(self, origin: Origin) -> CallLimits:
@@ -197,6 +238,13 @@ class Guarded(Protocol):
         """Return, or raise, what the workflow gets for an unknown outcome."""
         ...
 
+    def reply_accepted(self, action: Action, *, own: bool) -> Any:
+        """Return what the workflow gets for an action that the relay carries out.
+
+        The same whatever became of it since. ``own``: it is of this conversation.
+        """
+        ...
+
     def reply_refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> Any:
         """Return, or raise, what the workflow gets for a call that was never made."""
         ...
@@ -209,14 +257,18 @@ class Guarded(Protocol):
         """Return what has the workflow record it."""
         ...
 
+    def reply_asked(self, question: Question) -> Any:
+        """Return what has the workflow wait for an answer, and call again."""
+        ...
+
     def not_started(self, reason: str) -> ApplicationError:
         """Return the failure of a call that could not be dispatched."""
         ...
 
 
-Ended: TypeAlias = Outcome | Action | Unrecorded
-"""How a call ended: the outcome that stands, its row (parked, or known after all), or what the
-workflow is to record."""
+Ended: TypeAlias = Outcome | Action | Unrecorded | Question
+"""How a call ended: the outcome that stands, its row (parked, or known after all), what the
+workflow is to record, or what it asks a person first."""
 
 
 class GuardedCall:
@@ -234,6 +286,8 @@ class GuardedCall:
         self._guarded = guarded
         self._origin = origin
         self._invoke = invoke
+        self._tries = origin.tries or guarded.tries
+        self._undoes: Undoes | None = None
         self._limits = guarded.limits(origin)
         self._began = _now()
         self._asked_at = self._claimed_at = self._began
@@ -244,9 +298,11 @@ class GuardedCall:
             token=uuid4(),
             lease=min((bound or MAX_LEASE) + LEASE_GRACE, MAX_LEASE),
             deadline=min((bound or MAX_LEASE) + _SLOW_CLAIM, MAX_LEASE),
+            scheduled_at=info.scheduled_time,
         )
         self._waited = 0
         self._request: ActionRequest | None = None
+        self._state: GivenState | None = None
         self._log = log.bind(
             run_key=origin.run_key,
             position=origin.position,
@@ -272,10 +328,8 @@ class GuardedCall:
             except IdempotencyKeyConflict as err:
                 self._log.info("ledger.key_conflict", existing=err.existing)
                 return self._guarded.reply_refused(err, request.key)
-            if isinstance(claim, AlreadyDone):
-                return self._tell_done(claim.action)
-            if isinstance(claim, Parked):
-                return self._tell_unknown(claim.action)
+            if isinstance(claim, AlreadyDone | Parked | Intended):
+                return self._tell_found(claim)
             call = claim.call if isinstance(claim, Ask) else claim
             ended = await (
                 self._ask(request, claim) if isinstance(claim, Ask) else self._call(call)
@@ -287,12 +341,62 @@ class GuardedCall:
     # --- before the call ------------------------------------------------------------------
 
     async def _prepare(self, args: Sequence[Any]) -> ActionRequest | ActionError:
+        if self._origin.purpose in ("settle", "relay"):
+            # What stands there counts, whatever newer code makes of its arguments.
+            standing = await self._standing()
+            if standing is None:
+                raise _lost(action_key(self._origin.run_key, self._origin.position))
+            return self._as_it_stands(standing)
+        undone = await self._undone() if self._origin.undoes is not None else None
         try:
-            return self._guarded.prepare(args, self._origin)
+            request = self._guarded.prepare(args, self._origin)
         except Exception as err:
             # Whatever it is: a validator of the application may raise anything, again and again.
             refusal = err if isinstance(err, ActionError) else _unfit(err)
             return await self._begun_before() or refusal
+        if undone is not None and request.domain_key is not None:
+            # The key of *this* action's undo.
+            own = undo_key(request.domain_key, undone.generation)
+            return replace(request, domain_key=own)
+        if self._guarded.takes_state:
+            try:
+                self._state = await self._state_to_give()
+            except StateUnusable as err:
+                return await self._begun_before() or err
+        return request
+
+    async def _undone(self) -> Action:
+        """Return the action that this call undoes, and have the tool told of it."""
+        assert self._origin.undoes is not None, "asked before"
+        undone = await self._from_ledger(self._origin.undoes)
+        if undone is None:
+            raise _lost(self._origin.undoes)
+        self._undoes = Undoes(
+            undone.key,
+            undone.tool,
+            parse(undone.args),
+            undone.recorded.value if undone.outcome == "ok" and undone.recorded else None,
+            undone.idempotency_key,
+        )
+        return undone
+
+    async def _state_to_give(self) -> GivenState:
+        """Return the state as the turn left it that asked for the call: every attempt's is equal.
+
+        Read before the claim: a ledger that is away costs no dispatch.
+        """
+        origin = self._origin
+        if origin.thread_version is None:
+            raise StateUnusable(f"{self._guarded.name}: the run keeps no state")
+        try:
+            text = await self._ledger.threads.state(
+                origin.thread_id or origin.run_key, origin.thread_version
+            )
+        except LedgerUnavailable as err:
+            raise self._not_started(err.message) from err
+        given = GivenState(text, origin.changes_limit or MAX_STATE)
+        self._guarded.check_state(given)
+        return given
 
     async def _begun_before(self) -> ActionRequest | None:
         """Return the request that stands at this position, if an earlier attempt wrote one.
@@ -303,13 +407,23 @@ class GuardedCall:
         """
         if first_of_all(self._origin.run_key) and not self._origin.again:
             return None
-        key = action_key(self._origin.run_key, self._origin.position)
-        try:
-            found = await self._ledger.get(key)
-        except LedgerUnavailable as err:
-            raise self._guarded.not_started(err.message) from err
-        if found is None or (found.status == "pending" and found.dispatched_at is None):
+        found = await self._standing()
+        if found is None:
             return None
+        if found.status == "pending" and found.dispatched_at is None and not found.relayed:
+            return None
+        return self._as_it_stands(found)
+
+    async def _standing(self) -> Action | None:
+        return await self._from_ledger(action_key(self._origin.run_key, self._origin.position))
+
+    async def _from_ledger(self, key: ActionKey) -> Action | None:
+        try:
+            return await self._ledger.get(key)
+        except LedgerUnavailable as err:
+            raise self._not_started(err.message) from err
+
+    def _as_it_stands(self, found: Action) -> ActionRequest:
         return ActionRequest(
             run_key=self._origin.run_key,
             position=self._origin.position,
@@ -320,9 +434,18 @@ class GuardedCall:
             effective_digest=found.effective_digest,
             domain_key=found.domain_key,
             key_ttl=found.key_ttl,
+            thread_id=found.thread_id,
+            can_ask=self._guarded.can_ask,
+            settles_after=self._guarded.settles_after,
+            undoes=found.undoes,
+            purpose=self._origin.purpose,
+            only_asks=self._origin.only_asks,
+            owner=activity.info().workflow_id,
         )
 
-    async def _claim(self, request: ActionRequest) -> Dispatched | Ask | AlreadyDone | Parked:
+    async def _claim(
+        self, request: ActionRequest
+    ) -> Dispatched | Ask | AlreadyDone | Parked | Intended:
         crash_point("before_claim", tool=request.tool)
         try:
             claim = await self._claim_when_free(request)
@@ -338,12 +461,12 @@ class GuardedCall:
             self._log.info("ledger.action_taken_over", action_key=call.key)
         if _now() - self._began > 1.5 * _CLAIM_SECONDS and isinstance(claim, Dispatched):
             await self._hand_back(claim)
-            raise self._guarded.not_started("the ledger took too long")
+            raise self._not_started("the ledger took too long")
         return claim
 
     async def _claim_when_free(
         self, request: ActionRequest
-    ) -> Dispatched | Ask | AlreadyDone | Parked:
+    ) -> Dispatched | Ask | AlreadyDone | Parked | Intended:
         """Claim; wait a while for a ledger that is away, and for another action's live attempt.
 
         The claim is repeated within this attempt, whose token tells a claim of ours that was
@@ -361,7 +484,7 @@ class GuardedCall:
                 committed_perhaps = committed_perhaps or err.reached
                 self._log.warning("ledger.unavailable", reason=err.message)
                 if not committed_perhaps or self._is_over():
-                    raise self._guarded.not_started(err.message) from err
+                    raise self._not_started(err.message) from err
                 await asyncio.sleep(_UNAVAILABLE_SECONDS)
                 continue
             if not isinstance(claim, Busy):
@@ -386,6 +509,7 @@ class GuardedCall:
             agent=info.workflow_type or "",
             input_digest="",
             attempt_at=info.started_time,
+            namespace=info.namespace,
         )
 
     async def _wait_for(self, holder: str) -> None:
@@ -393,7 +517,7 @@ class GuardedCall:
         self._log.info("ledger.key_busy", holder=holder)
         if activity.is_worker_shutdown() or _now() - self._began > _CLAIM_SECONDS:
             # Nothing has begun here, and the wait must not use up the time of the call.
-            raise self._guarded.not_started(f"{holder} is at work on the same business fact")
+            raise self._not_started(f"{holder} is at work on the same business fact")
         delay = _BUSY_SECONDS[min(self._waited, len(_BUSY_SECONDS) - 1)]
         self._waited += 1
         await asyncio.sleep(delay)
@@ -404,6 +528,19 @@ class GuardedCall:
             return await see_through(self._ledger.hand_back(row, self._attempt, failures=failures))
         return False
 
+    def _not_started(self, reason: str) -> ApplicationError:
+        """Return the failure of a call that could not be dispatched.
+
+        The relay must wait for whoever else has the row, for as long as that one's lease. A call
+        that is started afresh could not tell an earlier attempt of its own from somebody else's,
+        so it is this one that is tried again, for a while.
+        """
+        if self._origin.purpose == "relay" and activity.info().attempt < _SAME_CALL:
+            return ApplicationError(
+                scrub(reason), type=NOT_STARTED, next_retry_delay=_SAME_CALL_DELAY, category=_BENIGN
+            )
+        return self._guarded.not_started(reason)
+
     def _is_over(self) -> bool:
         """Whether the server will soon give this attempt up."""
         assert self._attempt.deadline is not None
@@ -413,8 +550,17 @@ class GuardedCall:
 
     async def _read(self, request: ActionRequest) -> Any:
         """Call without the ledger: repeating a READ harms nobody."""
-        context = self._context(request.key, f"read-{request.position}", taken_over=False)
+        context = self._context(
+            request.key,
+            f"read-{request.position}",
+            taken_over=False,
+            asked=await self._asked_before(request),
+        )
         end = await self._within_limits(context, request.args, None)
+        if self._asks(end):
+            paused = await self._pause(end, context, None)
+            assert isinstance(paused, Question), "it has no row"
+            return self._guarded.reply_asked(paused)
         if isinstance(end.how, Returned):
             outcome = self._guarded.encode(end.how.value)
             key = request.key if await self._keep(request, outcome) else ""
@@ -423,13 +569,23 @@ class GuardedCall:
             raise asyncio.CancelledError
         failure = self._failure_of(end)
         failed = failed_so_far() + (failure.kind is not Kind.IN_PROGRESS)
-        if failure.kind not in (Kind.REFUSED, Kind.OTHER) and failed < self._guarded.tries:
+        if failure.kind not in (Kind.REFUSED, Kind.OTHER) and failed < self._tries:
             delay = self._delay(failure, max(failed, activity.info().attempt))
             if self._time_for(delay):
                 activity.heartbeat(failed)
                 raise _again(failure, delay)
         error = end.how.error if isinstance(end.how, Raised) else None
         return self._guarded.reply_raised(failure, error)
+
+    async def _asked_before(self, request: ActionRequest) -> Sequence[Question]:
+        """Return what earlier attempts of a READ have asked, where there may have been some."""
+        first = first_of_all(self._origin.run_key) and not self._origin.again
+        if first or not self._guarded.may_ask:
+            return ()
+        try:
+            return await self._ledger.questions.asked(request.key)
+        except LedgerUnavailable as err:
+            raise self._not_started(err.message) from err
 
     async def _keep(self, request: ActionRequest, outcome: Outcome) -> bool:
         """Keep a read's result that is too large to travel; return whether that was so."""
@@ -443,7 +599,7 @@ class GuardedCall:
             await kept
         except LedgerUnavailable as err:
             # It can be read again, so it may be called again.
-            raise self._guarded.not_started(err.message) from err
+            raise self._not_started(err.message) from err
         return True
 
     async def _call(self, claim: Dispatched, *, again: bool = False) -> Ended:
@@ -458,25 +614,55 @@ class GuardedCall:
         if late or (left is not None and left <= 0):
             return await self._not_called(claim, late=late)
         context = self._context(
-            claim.key, claim.idempotency_key, taken_over=claim.taken_over or again
+            claim.key,
+            claim.idempotency_key,
+            taken_over=claim.taken_over or again,
+            asked=claim.asked,
         )
         end = await self._within_limits(
             context, claim.args, claim.key_life, on_late=lambda late: self._late(claim, late)
         )
         if isinstance(end.how, Returned):
-            return await self._record(claim, self._guarded.encode(end.how.value))
+            return await self._record(claim, self._outcome(claim, end.how))
+        if self._asks(end):
+            return await self._pause(end, context, claim)
         left_behind = isinstance(end.how, LeftBehind)
         if end.stopped_by == "caller":
             return await self._stopped(claim, over=not left_behind)
-        failure = self._failure_of(end)
+        return await self._failed(claim, self._failure_of(end), left_behind=left_behind)
+
+    async def _failed(self, claim: Dispatched, failure: Failure, *, left_behind: bool) -> Ended:
+        """Try again, or record what a call that failed leaves: no effect, or that it is unknown."""
         retry = await self._try_again(claim, failure, left_behind=left_behind)
         if retry is not None:
             raise retry
+        if failure.kind is Kind.NOT_ATTEMPTED and self._origin.purpose == "relay":
+            return await self._leave_unsent(claim, failure)
         if failure.kind in (Kind.REFUSED, Kind.NOT_ATTEMPTED) and not claim.taken_over:
             return await self._record(claim, failure.without_effect)
         why = self._why_unknown(claim, failure)
         failed = claim.failures + (failure.kind is not Kind.IN_PROGRESS)
         return await self._park(claim, why, over=not left_behind, failures=failed)
+
+    async def _leave_unsent(self, claim: Dispatched, failure: Failure) -> Ended:
+        """Leave what the relay could not send to a person: it is wanted, and can be tried again."""
+        reason = f"tried {claim.failures + 1} times; the last: {failure.told}"
+        if not await self._hand_back(claim, failures=claim.failures + 1):
+            return await self._park(claim, reason, over=True, failures=claim.failures + 1)
+        return await persist(lambda: self._ledger.park_unsent(claim.key, f"not sent: {reason}"))
+
+    def _outcome(self, claim: Dispatched, end: Returned) -> Outcome:
+        """Return the outcome of a call that returned.
+
+        What it changed in the state counts only where the row's own call had the same copy:
+        not in another run's conversation, and not a turn later.
+        """
+        outcome = self._guarded.encode(end.value)
+        run, at = split_action_key(claim.key)
+        here = (self._origin.run_key, self._origin.position.rpartition(".")[0])
+        if claim.settles_for is None or here == (run, at.rpartition(".")[0]):
+            return outcome
+        return replace(outcome, state_changes=None)
 
     async def _not_called(self, claim: Dispatched, *, late: bool) -> Ended:
         """Make nothing of a claim: it is older than it may be, or its time is up.
@@ -486,7 +672,7 @@ class GuardedCall:
         """
         handed_back = await self._hand_back(claim)
         if late or handed_back:
-            raise self._guarded.not_started("the claim is older than it may be")
+            raise self._not_started("the claim is older than it may be")
         # Earlier attempts may have sent something, and there is no time to find out.
         return await self._park(claim, self._no_time(claim), over=False)
 
@@ -502,7 +688,7 @@ class GuardedCall:
                 self._log.info("ledger.action_found", action_key=call.key)
                 return await self._record(call, self._guarded.encode(end.how.value))
             left = claim.settles_in - timedelta(seconds=_now() - self._claimed_at)
-            if left <= timedelta() and call.failures >= self._guarded.tries:
+            if left <= timedelta() and (request.only_asks or call.failures >= self._tries):
                 told = f"tried {call.failures} times, and it never happened, as was asked"
                 return await self._record(call, _never(told))
             if left <= timedelta():
@@ -537,6 +723,7 @@ class GuardedCall:
 
         async def work() -> Any:
             token = current_call.set(context)
+            current_state.set(self._state)
             _ends_at.set(None if seconds is None else began + seconds)
             try:
                 return await self._invoke(self._guarded.stored_args(args))
@@ -554,6 +741,8 @@ class GuardedCall:
                 seconds=self._limits.nearest,
                 left_behind=isinstance(end.how, LeftBehind),
             )
+        elif self._asks(end):
+            pass  # the tool is well
         elif end.stopped_by is None and isinstance(end.how, Raised):
             count("commitline_tool_errors", self._guarded.name)
             self._log.info("tool.raised", error=type(end.how.error).__name__)
@@ -567,6 +756,58 @@ class GuardedCall:
             None if key_life is None else key_life.total_seconds(),
         ]
         return min((one - spent for one in given if one is not None), default=None)
+
+    # --- a question -----------------------------------------------------------------------
+
+    @staticmethod
+    def _asks(end: End) -> bool:
+        """Whether the call ended with its question; past its deadline it timed out."""
+        asks = isinstance(end.how, Raised) and is_pause(end.how.error)
+        return asks and end.stopped_by != "deadline"
+
+    async def _pause(
+        self, end: End, context: ToolContext, claim: Dispatched | None
+    ) -> Question | Action:
+        """Write the question down and hand the row back, in one; the call is made again.
+
+        Held by this attempt while the ledger is away: the row must not be taken for lost.
+        """
+        wanted = None if context.asking is None else context.asking.wanted
+        assert wanted is not None, "nobody else raises it"
+        own = context.run_key == self._origin.run_key
+        request = QuestionRequest(
+            run_key=context.run_key,
+            position=context.position,
+            thread_id=(self._origin.thread_id if own else None) or context.run_key,
+            tool=self._guarded.name,
+            index=wanted.index,
+            message=wanted.message,
+            payload=wanted.payload,
+            expires_after=self._guarded.answer_expires,
+        )
+
+        async def ask() -> tuple[Question, Action | None]:
+            # A lost attempt before this one may still send, until its own time is up.
+            over = claim is None or not claim.taken_over
+            return await self._ledger.questions.ask(
+                request, claim, attempt_at=self._attempt.started_at, over=over
+            )
+
+        crash_point("before_record", tool=self._guarded.name)
+        try:
+            question, ended = await see_through(ask())
+        except LedgerUnavailable:
+            question, ended = await persist(ask)
+        self._log.info(
+            "question.asked",
+            action_key=question.key,
+            number=question.number,
+            state=question.state,
+            expires=question.expires_at,
+        )
+        if end.stopped_by == "caller" and _run_was_cancelled():
+            raise asyncio.CancelledError
+        return question if ended is None else ended
 
     # --- how it ended ---------------------------------------------------------------------
 
@@ -604,7 +845,7 @@ class GuardedCall:
             return None
         # Not while its tool goes on: "it never happened" would be said too soon.
         asks = claim.effect is Effect.LOOKUP and repeatable and claim.can_ask and not left_behind
-        if failed >= self._guarded.tries and not (in_progress or asks):
+        if failed >= self._tries and not (in_progress or asks):
             return None
         if not_attempted and await self._hand_back(claim, failures=failed):
             return _again(failure, delay)
@@ -630,7 +871,7 @@ class GuardedCall:
         in_progress = failure.kind is Kind.IN_PROGRESS
         if failure.kind is Kind.OTHER or (claim.effect is Effect.AT_MOST_ONCE and not in_progress):
             return failure.told
-        if claim.failures + 1 >= self._guarded.tries and not in_progress:
+        if claim.failures + 1 >= self._tries and not in_progress:
             return f"tried {claim.failures + 1} times; the last: {failure.told}"
         return f"{self._no_time(claim)}; the last: {failure.told}"
 
@@ -644,16 +885,30 @@ class GuardedCall:
         if not _run_was_cancelled():
             # The worker goes: the next attempt finds the row and takes over.
             raise asyncio.CancelledError
+        if await self._overtaken():
+            # Its parent was reset: the workflow that carries the run out now takes over.
+            raise asyncio.CancelledError
         reason = "the run was cancelled while the tool was at work"
         parked = await self._park(claim, reason, over=over and self._guarded.surely_ends)
         if isinstance(parked, Action) and parked.recorded is None:
             raise asyncio.CancelledError
         return parked
 
+    async def _overtaken(self) -> bool:
+        """Whether another workflow carries this sub-agent's run out by now."""
+        run_key = self._origin.run_key
+        if parent_of(run_key) is None:
+            return False
+        with suppress(LedgerUnavailable):
+            run = await see_through(self._ledger.get_run(run_key))
+            # A stop is for good: nobody takes over then.
+            return run is not None and run.stopped_at is None and not run.is_of(_workflow_id())
+        return False
+
     async def _late(self, claim: Dispatched, end: Returned | Raised) -> None:
         """Record what a tool that was left behind ended with, on its row, if it is still open."""
         if isinstance(end, Returned):
-            outcome = self._guarded.encode(end.value)
+            outcome = self._outcome(claim, end)
         else:
             failure = self._guarded.failure(end.error)
             self._log.info("tool.ended_late", action_key=claim.key, error=failure.type)
@@ -758,9 +1013,20 @@ class GuardedCall:
             return self._guarded.reply_unrecorded(ended)
         if isinstance(ended, Outcome):
             return self._guarded.reply_done(key, ended, None, self._origin.content_limit)
+        if isinstance(ended, Question):
+            return self._guarded.reply_asked(ended)
         if ended.recorded is not None:
             return self._tell_done(ended)
         return self._guarded.reply_unknown(ended)
+
+    def _tell_found(self, claim: AlreadyDone | Parked | Intended) -> Any:
+        match claim:
+            case AlreadyDone(action):
+                return self._tell_done(action)
+            case Parked(action):
+                return self._tell_unknown(action)
+            case Intended(action):
+                return self._tell_accepted(action)
 
     def _tell_done(self, action: Action) -> Any:
         count("commitline_replays", action.tool)
@@ -772,14 +1038,30 @@ class GuardedCall:
             action.key, action.recorded, action.duplicate_of, self._origin.content_limit
         )
 
+    def _tell_accepted(self, action: Action) -> Any:
+        self._log.info("ledger.action_intended", action_key=action.key, state=action.state)
+        assert self._request is not None, "claimed by it"
+        conversation = self._request.thread_id
+        ours = conversation is not None and action.thread_id == conversation
+        own = ours or action.run_key == self._origin.run_key
+        return self._guarded.reply_accepted(action, own=own)
+
     def _tell_unknown(self, action: Action) -> Any:
         self._log.warning(
             "ledger.action_unknown", action_key=action.key, reason=action.parked_reason
         )
         return self._guarded.reply_unknown(action)
 
-    def _context(self, key: ActionKey, idempotency_key: str, *, taken_over: bool) -> ToolContext:
+    def _context(
+        self,
+        key: ActionKey,
+        idempotency_key: str,
+        *,
+        taken_over: bool,
+        asked: Sequence[Question] = (),
+    ) -> ToolContext:
         run, position = split_action_key(key)
+        may_ask = self._guarded.may_ask and self._origin.purpose == "forward"
         return ToolContext(
             idempotency_key=idempotency_key,
             action_key=key,
@@ -788,12 +1070,15 @@ class GuardedCall:
             tool=self._guarded.name,
             taken_over=taken_over,
             seconds_left=self._seconds_left(None),
+            undoes=self._undoes,
+            asking=Asking(asked) if may_ask else None,
         )
 
     def _delay(self, failure: Failure, failed: int) -> timedelta:
         if failure.retry_after is not None:
             return failure.retry_after
-        return min(_FIRST_RETRY * (1 << min(max(failed - 1, 0), 10)), _LAST_RETRY)
+        last = _LAST_RELAYED if self._origin.purpose == "relay" else _LAST_RETRY
+        return min(_FIRST_RETRY * (1 << min(max(failed - 1, 0), 20)), last)
 
     def _time_for(self, delay: timedelta) -> bool:
         """Whether another attempt may come after ``delay``, as far as anybody limits them."""
@@ -811,6 +1096,11 @@ def _now() -> float:
 
 
 _HAS_BOOTTIME: Final = hasattr(time, "CLOCK_BOOTTIME")
+
+
+def _lost(key: ActionKey) -> ApplicationError:
+    """Return the failure of what is about a row that a failover lost; final."""
+    return as_failure(Fenced(f"{key} is gone: a failover lost it", lost=True))
 
 
 def _never(told: str) -> Outcome:
@@ -861,6 +1151,10 @@ def count(name: str, subject: str, *, of: str = "tool") -> None:
     """Count an event in the SDK's metrics, which go wherever the worker's runtime sends them."""
     meter = activity.metric_meter().with_additional_attributes({of: subject})
     meter.create_counter(name).add(1)
+
+
+def _workflow_id() -> str:
+    return activity.info().workflow_id or ""
 
 
 def _run_was_cancelled() -> bool:

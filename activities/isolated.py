@@ -21,7 +21,7 @@ import socket
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -29,7 +29,8 @@ from ..canonical import scrub
 from ..ledger.actions import Outcome
 from ..ledger.codec import error_text
 from .failures import Failure, Kind
-from .tool import Tool, ToolContext
+from .state import GivenState
+from .tool import Tool, ToolContext, Undoes
 
 _PR_SET_PDEATHSIG: Final = 1
 _SIZE_BYTES: Final = 8
@@ -45,18 +46,21 @@ class IsolatedFailure(Exception):
         self.failure = failure
 
 
-async def run_isolated(tool: Tool, args: str, context: ToolContext) -> Outcome:
+async def run_isolated(
+    tool: Tool, args: str, context: ToolContext, state: GivenState | None = None
+) -> Outcome:
     """Call a tool in a process of its own; cancelled, kill it and wait until it is gone.
 
     Args:
         tool: Defined at the top of a module.
         args: Its stored arguments, JSON text.
         context: Its context.
+        state: What it is given of the conversation's, if it takes that.
 
     Raises:
         IsolatedFailure: It raised, or its process died.
     """
-    question = _question(tool, args, context)
+    question = _question(tool, args, context, state)
     here, there = socket.socketpair()
     try:
         process = await asyncio.create_subprocess_exec(
@@ -81,12 +85,18 @@ async def run_isolated(tool: Tool, args: str, context: ToolContext) -> Outcome:
     return _read(answer, process)
 
 
-def _question(tool: Tool, args: str, context: ToolContext) -> bytes:
+def _context(given: dict[str, Any]) -> ToolContext:
+    undoes = given.pop("undoes")
+    return ToolContext(**given, undoes=undoes and Undoes(**undoes))
+
+
+def _question(tool: Tool, args: str, context: ToolContext, state: GivenState | None) -> bytes:
     question = {
         "module": tool.fn.__module__,
         "name": tool.fn.__qualname__,
         "args": args,
-        "context": asdict(context),
+        "context": asdict(replace(context, asking=None)),
+        "state": None if state is None else asdict(state),
         "path": [str(place) for place in sys.path],
         "parent": os.getpid(),
     }
@@ -190,11 +200,13 @@ def _die_with(parent: int, worker: socket.socket) -> None:
 def _answer(question: dict[str, Any]) -> dict[str, Any]:
     try:
         tool = _find(question["module"], question["name"])
-        bound = tool.bind(question["args"], ToolContext(**question["context"]))
+        state = question["state"]
+        copy = tool.copy_of(None if state is None else GivenState(**state))
+        bound = tool.bind(question["args"], _context(question["context"]), copy)
     except Exception as err:
         return _told(Failure(Kind.NOT_ATTEMPTED, type(err).__name__, error_text(err)))
     try:
-        ended = tool.finished(tool.fn(**bound))
+        ended = tool.finished(tool.fn(**bound), copy)
         if not isinstance(ended, Outcome):
             ended = asyncio.run(ended)
     except BaseException as err:

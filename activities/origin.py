@@ -17,7 +17,8 @@ from temporalio.common import RawValue
 
 from ..canonical import digest, parse
 from ..errors import MissingActionHeader, UnrepresentableValue
-from ..identity import Position, RunKey
+from ..identity import ActionKey, Position, RunKey
+from ..ledger.actions import Purpose
 from .wire import pack, unpack
 
 HEADER: Final = "commitline-action"
@@ -40,6 +41,17 @@ class Origin:
     """The conversation, where it is not the run's own."""
     content_limit: int | None = None
     """Characters of the result that the model is told; None is the default."""
+    purpose: Purpose = "forward"
+    only_asks: bool = False
+    """Nothing is sent: what became of it is asked, or left to a person."""
+    undoes: ActionKey | None = None
+    """The action that this one undoes."""
+    tries: int | None = None
+    """How often the tool may fail it; None is as often as the tool says."""
+    thread_version: int | None = None
+    """Of the conversation, whose state at that version is the call's; None where it has none."""
+    changes_limit: int | None = None
+    """Characters that the call's changes of the state may have; None is the default."""
 
     def to_payload(self) -> Payload:
         """Write the header."""

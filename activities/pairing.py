@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import structlog
 
-from ..identity import Position, position
+from ..identity import Position, RunKey, position
 from ..ledger import Action
 from . import replies
 from .conversation import Message, ToolCall, ToolResult
@@ -33,14 +33,37 @@ def results_from(
     step: int,
     epoch: int,
     limit: int = replies.MAX_CONTENT,
+    below: Mapping[Position, Sequence[Action]] | None = None,
+    left_by: RunKey | None = None,
 ) -> list[ToolResult]:
-    """Return the results of calls that another run left, by what the ledger has of them."""
+    """Return the results of calls that another run left, by what the ledger has of them.
+
+    With what they changed in the state, where they are ``left_by``'s own actions: a call may
+    have been carried out on the row of another one, whose changes these are.
+
+    Args:
+        actions: Of the calls themselves.
+        calls: In the order of the message.
+        step: The model turn of the message.
+        epoch: Its run's epoch then.
+        limit: Characters of a result that travel.
+        below: Of the calls that a sub-agent was to carry out, all that it did.
+        left_by: The run that left them.
+    """
     share = replies.share_of(len(calls), limit=limit)
     found = []
     for index, call in enumerate(calls):
         at = position(step, index, epoch=epoch)
-        reply = _reply(actions.get(at), call, limit=share)
-        found.append(ToolResult(at, call.id, call.name, reply.status, replies.content_text(reply)))
+        action = actions.get(at)
+        if below is not None and at in below:
+            standing = replies.left_standing(below[at])
+            reply = replies.sub_agent_failed("the run that called it was lost", standing)
+        else:
+            reply = _reply(action, call, limit=share)
+        own = action is not None and (action.run_key, action.position) == (left_by, at)
+        changes = reply.changes if own else None
+        content = replies.content_text(reply)
+        found.append(ToolResult(at, call.id, call.name, reply.status, content, changes))
     return found
 
 

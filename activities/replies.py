@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
 
-from ..canonical import dumps
+from ..canonical import dumps, parse
 from ..errors import ActionError, IdempotencyKeyConflict, NodeTimeout
-from ..identity import ActionKey
+from ..identity import ActionKey, within_run
 from ..ledger.actions import Action, Outcome, OutcomeKind
 from ..ledger.claims import Dispatched, Owned
+from ..ledger.questions import Question
 from .conversation import OutcomeStatus
+from .state import Conflict, Dropped
 from .wire import to_text
 
 MAX_CONTENT: Final = 256 * 1024
@@ -30,7 +32,10 @@ MAX_TURN: Final = 768 * 1024
 the next model call, and Temporal wedges a workflow task over 2 MiB."""
 MAX_NOTICE: Final = 16 * 1024
 """Characters of a result that is told by a notice."""
+FOR_EVER: Final = 10 * 365 * 86_400.0
+"""Seconds for which a person is waited for, where there is no limit."""
 _SHORT: Final = 500
+_LISTED_OF_A_CALL: Final = 20
 _LISTED: Final = 200
 _BESIDE: Final = 400
 """Characters of what is said beside a beginning."""
@@ -59,6 +64,8 @@ class Unrecorded:
     """Whether the tool has ended, where it is unknown how."""
     content_limit: int = MAX_CONTENT
     """Characters of the result that the model is told."""
+    state_changes: str | None = None
+    """JSON text of what it changed in the conversation's state."""
 
     @property
     def owned(self) -> Owned:
@@ -70,7 +77,12 @@ class Unrecorded:
         """The outcome; None where it is unknown."""
         if self.outcome is None:
             return None
-        return Outcome(self.outcome, self.result, effect_possible=self.effect_possible)
+        return Outcome(
+            self.outcome,
+            self.result,
+            effect_possible=self.effect_possible,
+            state_changes=self.state_changes,
+        )
 
     @classmethod
     def of(cls, claim: Dispatched, outcome: Outcome) -> Unrecorded:
@@ -82,12 +94,23 @@ class Unrecorded:
             outcome.kind,
             outcome.result,
             outcome.effect_possible,
+            state_changes=outcome.state_changes,
         )
 
     @classmethod
     def unknown(cls, claim: Dispatched, reason: str, *, over: bool) -> Unrecorded:
         """Hand over that it is unknown."""
         return cls(claim.key, str(claim.token), claim.domain_key, reason=reason, over=over)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question that ended an attempt: the run waits for its answer and calls again."""
+
+    number: int
+    message: str
+    wait_seconds: float
+    """How long at most; zero where the answer is there."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +126,36 @@ class Reply:
     """Another action had done it before; this one did not do it again."""
     effect_possible: bool = True
     """Whether the outside world may have changed."""
+    accepted: bool = False
+    """It is not done yet: the relay carries it out."""
+    partial: bool = False
+    """The result is too large to travel: the content says how it begins."""
     unrecorded: Unrecorded | None = None
     """How the call ended, where the ledger did not take it: the run records it before it goes
     on, and tells what *stands*."""
+    changes: dict[str, Any] | None = None
+    """What it changed in the state (`state.Changes`); nothing, where it is another's receipt."""
+    asked: Asked | None = None
+    """What the tool asks a person; the call is not over."""
 
 
 def unrecorded(ended: Unrecorded) -> Reply:
     """Hand over how a call ended, for the run to record."""
     return Reply("unknown", None, ended.key, unrecorded=ended)
+
+
+def asked(question: Question) -> Reply:
+    """Hand over what a tool asks midway, for the run to wait for."""
+    if question.state == "expired":
+        return done(None, question.not_executed)  # of a call without a row
+    seconds = wait_seconds(question) if question.state == "waiting" else 0.0
+    return Reply("unknown", None, asked=Asked(question.number, question.message, seconds))
+
+
+def wait_seconds(question: Question) -> float:
+    """Return how long a question may wait, in seconds: Temporal wants a number."""
+    left = question.seconds_left
+    return FOR_EVER if left is None else max(left, 0.001)
 
 
 def share_of(calls: int, *, limit: int = MAX_CONTENT) -> int:
@@ -119,10 +164,51 @@ def share_of(calls: int, *, limit: int = MAX_CONTENT) -> int:
 
 
 def told(action: Action, *, limit: int = MAX_CONTENT) -> Reply:
-    """Tell what is known of an action that has ended or is parked."""
+    """Tell what is known of an action that has ended, is parked, or is the relay's to send."""
     if action.recorded is not None:
         return done(action.key, action.recorded, duplicate_of=action.duplicate_of, limit=limit)
+    if action.relayed and not action.parked:
+        return accepted(action)
     return unknown(action)
+
+
+def accepted(action: Action, *, own: bool = True) -> Reply:
+    """Tell that an action will be carried out, and how to hear how it ended.
+
+    Nothing in it depends on what became of the action: a replay reads the same.
+
+    Args:
+        action: The relay's to send, or under way.
+        own: It is of this conversation, and not of somebody who asked for the same before.
+    """
+    note = _ACCEPTED if own else _ACCEPTED_BEFORE
+    told = {"accepted": True, "action": action.key, "state": "pending", "note": note}
+    return Reply("ok", told, action.key, existing=not own, accepted=True)
+
+
+_ACCEPTED: Final = (
+    "NOT done yet: it was accepted, and is carried out apart from this conversation. It may still "
+    "fail. Do not say that it happened, and do not call it again. A notice tells how it ended; "
+    "action_state tells how it stands."
+)
+_ACCEPTED_BEFORE: Final = (
+    "NOT done yet: the same was asked for before, elsewhere, and is under way; it is not done "
+    "twice. It may still fail. Do not say that it happened. Call this again later to learn how it "
+    "ended."
+)
+
+
+def state(action: Action) -> dict[str, Any]:
+    """Tell how an action stands that the model asks about; JSON data."""
+    about = {"action": action.key, "tool": action.tool}
+    if action.recorded is not None:
+        content = action.recorded.value
+        if action.recorded.kind == "error":
+            return {**about, "state": "error", **_error(content, action.recorded.effect_possible)}
+        return {**about, "state": "ok", "result": content}
+    if action.parked:
+        return {**about, "state": "unknown", **unknown(action).content}
+    return {**about, "state": "pending", "note": "NOT done yet. It may still fail."}
 
 
 def done(
@@ -133,6 +219,13 @@ def done(
     limit: int = MAX_CONTENT,
 ) -> Reply:
     """Tell a recorded outcome; ``duplicate_of`` names the action whose receipt it is."""
+    reply = _done(key, outcome, duplicate_of, limit)
+    if outcome.state_changes is None or duplicate_of is not None:
+        return reply
+    return replace(reply, changes=parse(outcome.state_changes))
+
+
+def _done(key: str | None, outcome: Outcome, duplicate_of: str | None, limit: int) -> Reply:
     possible = outcome.effect_possible
     if outcome.kind == "error":
         told = _error(outcome.value, possible)
@@ -147,7 +240,8 @@ def done(
             "note": "This had already been done by that action; it was not done again.",
             "result": content,
         }
-    return Reply("ok", content, key, existing=duplicate_of is not None)
+    partial = len(outcome.result) > limit
+    return Reply("ok", content, key, existing=duplicate_of is not None, partial=partial)
 
 
 def unknown(action: Action) -> Reply:
@@ -165,15 +259,28 @@ def unknown(action: Action) -> Reply:
 
 
 def notice(action: Action) -> str:
-    """Tell the model what became of an action that it was told is unknown."""
+    """Tell the model what became of what it was told is unknown, is accepted, or stands."""
+    if action.undone_by is not None:
+        return (
+            f"[notice] The call of {action.tool} at {action.position} was undone afterwards, by "
+            f"{action.undone_by}: what it did does not stand any more."
+        )
     by = f"by {action.decided_by}" if action.decided_by else "by its own late answer"
     outcome = action.recorded
     assert outcome is not None, "only what is settled is told"
     if outcome.effect_possible:
         answer = dumps(_bounded(outcome, action.key, MAX_NOTICE))
         became = f"it happened. Its {'result' if outcome.kind == 'ok' else 'error'}: {answer}"
+    elif action.relayed:
+        became = f"it did NOT happen. Its error: {dumps(_bounded(outcome, action.key, MAX_NOTICE))}"
     else:
         became = "it did NOT happen."
+    if action.relayed:
+        settled = f", settled {by}" if action.decided_by else ""
+        return (
+            f"[notice] The call of {action.tool} at {action.position}, which was accepted as "
+            f"{action.key}, has ended{settled}: {became}"
+        )
     return (
         f"[notice] The call of {action.tool} at {action.position}, which was unknown, has been "
         f"settled {by}: {became}"
@@ -210,19 +317,73 @@ def lost() -> Reply:
     return Reply("unknown", content)
 
 
+def sub_agent_answered(output: str, *, structured: bool, limit: int = MAX_CONTENT) -> Reply:
+    """Tell what a sub-agent answered: a text, or the JSON text of its structured output."""
+    result = output if structured else dumps(output)
+    return Reply("ok", _bounded(Outcome.ok(result), None, limit))
+
+
+def sub_agent_failed(reason: str, standing: Sequence[Action]) -> Reply:
+    """Tell that a sub-agent gave no answer, and which of its actions stand, or may."""
+    message = f"the agent gave no answer: {reason}"
+    told = _error({"type": "SubAgentFailed", "message": message}, bool(standing))
+    if standing:
+        told["error"]["actions"] = "These took effect, or may have, and stand:\n" + "\n".join(
+            _listed(standing, _LISTED_OF_A_CALL)
+        )
+    return Reply("error", told, effect_possible=bool(standing))
+
+
+def stands(action: Action) -> bool:
+    """Whether an action took effect, or may have."""
+    return action.state in ("unknown", "dispatched") or bool(action.effect_possible)
+
+
+def left_standing(actions: Sequence[Action]) -> list[Action]:
+    """Return those that took effect, or may have, without what was undone and what undid it."""
+    undid = {one.undone_by for one in actions}
+    return [
+        one for one in actions if stands(one) and one.undone_by is None and one.key not in undid
+    ]
+
+
 def forked(actions: Sequence[Action]) -> str:
     """Tell the model what it had done on the way that was taken back."""
-    lines = [
-        f"- {action.tool} at {action.position} with {_short(action.args)}: {_became(action)}"
-        for action in actions[:_LISTED]
-    ]
-    if len(actions) > _LISTED:
-        more = Counter(action.tool for action in actions[_LISTED:])
-        lines += [f"- {tool}: {count} more of these" for tool, count in more.items()]
+    lines = _listed(actions, _LISTED)
     return (
         "[notice] You are asked again from here. What you did after this point was taken out of "
-        "the conversation, but these actions took effect, or may have, and stand:\n"
-        + ("\n".join(lines) or "- none")
+        "the conversation, but these actions took effect, or may have, and stand unless it says "
+        "otherwise:\n" + ("\n".join(lines) or "- none")
+    )
+
+
+def _listed(actions: Sequence[Action], most: int) -> list[str]:
+    """Return a line for each of them, and one for each tool of what is too many."""
+    lines = [
+        f"- {action.tool} at {within_run(action.run_key, action.position)} "
+        f"with {_short(action.args)}: {_became(action)}"
+        for action in actions[:most]
+    ]
+    more = Counter(action.tool for action in actions[most:])
+    return lines + [f"- {tool}: {count} more of these" for tool, count in more.items()]
+
+
+def state_conflict(found: Conflict) -> str:
+    """Tell the model that two of its calls gave a field of the state different values."""
+    return (
+        f"[notice] Two calls of one message changed {found.field!r} of the shared state "
+        f"differently: {found.earlier} to {_short(dumps(found.value))}, {found.later} to "
+        f"{_short(dumps(found.stands))}. The later call's value stands; correct it if it should "
+        "not."
+    )
+
+
+def state_dropped(found: Dropped) -> str:
+    """Tell the model that what a call changed in the state does not count."""
+    changed = f" ({', '.join(found.fields)})" if found.fields else ""
+    return (
+        f"[notice] What the call at {found.position} changed in the shared state{changed} was "
+        f"dropped, and the state is without it: {found.why}. The call's own result stands."
     )
 
 
@@ -230,6 +391,8 @@ def _became(action: Action) -> str:
     outcome = action.recorded
     if outcome is None:
         return "UNKNOWN: it may or may not have happened"
+    if action.undone_by is not None:
+        return f"it happened, and was UNDONE afterwards by {action.undone_by}"
     return f"it happened; its {'result' if outcome.kind == 'ok' else 'error'}: " + _short(
         outcome.result
     )

@@ -20,10 +20,10 @@ from ..errors import (
     NodeTimeout,
     RunNotRunning,
 )
-from ..identity import ActionKey, RunKey
+from ..identity import ActionKey, RunKey, parent_of
 from ..ledger import Action, ActionLedger, Owned, Run, ThreadLedger
 from . import replies
-from .agent import AgentSpec, App
+from .agent import Agent, AgentSpec, App
 from .guarded_call import as_failure, persist
 from .limits import RunLimits
 from .replies import MAX_CONTENT, Reply, Unrecorded
@@ -129,7 +129,7 @@ class RunActivities:
             agent = served_agent(self._app, request.agent)
             spec = request.spec or agent.spec(
                 heartbeat_seconds=self._heartbeat_seconds,
-                limits=request.limits,
+                limits=_limits_of(agent, request),
                 result_limit=self._result_limit,
             )
             run = await persist(
@@ -141,10 +141,14 @@ class RunActivities:
                     attempt_at=info.started_time,
                     thread_id=thread_id,
                     spec=to_text(spec),
+                    namespace=info.namespace,
                 )
             )
             if run.stopped_at is not None:
-                raise RunNotRunning(f"the run {run.run_key} was stopped: {run.stop_reason}")
+                raise RunNotRunning(
+                    f"the run {run.run_key} was stopped: {run.stop_reason}",
+                    stopping=run.state == "stopping",
+                )
             if run.spec is None:
                 # An earlier release opened it, and its turns go on as they began.
                 return pack(_with_what_is_left(spec, run))
@@ -157,9 +161,13 @@ class RunActivities:
     async def close_run(self, raw: RawValue) -> None:
         """Mark the run as ended: no older attempt claims any more. Safe to repeat."""
         request = unpack(CloseRun, raw)
-        started = activity.info().started_time
+        info = activity.info()
         try:
-            await persist(lambda: self._ledger.end_run(request.run_key, attempt_at=started))
+            await persist(
+                lambda: self._ledger.end_run(
+                    request.run_key, attempt_at=info.started_time, owner=info.workflow_id
+                )
+            )
         except LedgerError as err:
             raise as_failure(err) from err
 
@@ -175,6 +183,7 @@ class RunActivities:
                 agent="",
                 reason=request.reason,
                 attempt_at=info.started_time,
+                namespace=info.namespace,
             )
         )
 
@@ -227,6 +236,8 @@ class RunActivities:
         request = unpack(SettleTimedOut, raw)
         try:
             found = await self._ledger.get(request.key)
+            if found is not None and found.relayed and await self._is_sent(found):
+                return pack(replies.accepted(found))
             if found is not None and found.state == "dispatched":
                 why = f"its attempts were lost until its time was up [{NodeTimeout.code}]"
                 found = await self._park(found, why)
@@ -236,6 +247,11 @@ class RunActivities:
             return pack(replies.node_timed_out())
         return pack(replies.told(found, limit=request.content_limit))
 
+    async def _is_sent(self, found: Action) -> bool:
+        """Whether the relay still sees to a row of its: not once its run was stopped."""
+        run = await self._ledger.get_run(found.run_key)
+        return run is not None and run.stopped_at is None
+
     async def _park(self, found: Action, why: str) -> Action:
         """Leave a dispatched row unknown, whoever's attempt was lost; it may yet be at work."""
         assert found.claim_token is not None, "agent_actions_dispatch_is_complete"
@@ -243,9 +259,24 @@ class RunActivities:
         return await self._ledger.park(holder, why, over=False)
 
 
+def _limits_of(agent: Agent, request: OpenRun) -> RunLimits:
+    """Return the run's limits; of those that a sub-agent's has from its parent, what is for it."""
+    if parent_of(request.run_key) is None:
+        return request.limits
+    given = request.limits.tool_timeouts
+    return replace(
+        request.limits,
+        tool_timeouts={name: given[name] for name in given if name in agent.tool_names},
+    )
+
+
 def _with_what_is_left(spec: AgentSpec, run: Run) -> AgentSpec:
     """Return what a run keeps of its agent, with what is left of its run_deadline."""
-    if spec.deadline_seconds is None:
-        return spec
-    spent = (run.now - run.created_at).total_seconds()
-    return replace(spec, deadline_seconds=spec.deadline_seconds - spent)
+    return replace(spec, deadline_seconds=what_is_left(spec.deadline_seconds, run))
+
+
+def what_is_left(deadline_seconds: float | None, run: Run) -> float | None:
+    """Return what is left of a run's run_deadline, in seconds; None is no limit."""
+    if deadline_seconds is None:
+        return None
+    return deadline_seconds - (run.now - run.created_at).total_seconds()

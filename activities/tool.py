@@ -14,8 +14,8 @@ import inspect
 import re
 import string
 import typing
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Annotated, Any, Final, Literal
@@ -25,18 +25,22 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
 from ..canonical import Json, digest, dumps, parse
-from ..errors import DefinitionError, InvalidArguments, UnrepresentableValue
+from ..errors import DefinitionError, InvalidArguments, StateUnusable, UnrepresentableValue
 from ..identity import ActionKey, KeyTemplate, Position, RunKey
 from ..ledger.actions import Effect, Outcome
 from ..ledger.codec import encode_result
+from .asking import Asking, ask_person
 from .conversation import ToolDefinition
 from .failures import Exceptions, Failure
 from .limits import UNSET
+from .state import GivenState, State, StateCopy, check_state_model
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider accepts as a tool's name."""
 
 Isolation = Literal["none", "process"]
+UndoUnknown = Literal["resend", "park"]
+Relay = Literal["ask", "resend"]
 
 
 class NeverHappened(Enum):
@@ -46,6 +50,20 @@ class NeverHappened(Enum):
 
 
 NEVER_HAPPENED: Final = NeverHappened.NEVER_HAPPENED
+
+
+@dataclass(frozen=True)
+class Undoes:
+    """The action that a call undoes, as the ledger has it."""
+
+    action_key: ActionKey
+    tool: str
+    arguments: dict[str, Any]
+    """As JSON has them."""
+    result: Any
+    """What it returned, as JSON has it; None where that could not be kept."""
+    idempotency_key: str | None
+    """What the downstream system was given."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +81,32 @@ class ToolContext:
     seconds_left: float | None = None
     """What this attempt had left when the call began: the time-out for a client. None is no
     limit."""
+    undoes: Undoes | None = None
+    """What the call undoes, where it undoes another."""
+    asking: Asking | None = field(default=None, repr=False, compare=False)
+    """For `interrupt`; None where nobody can be asked."""
+
+    def interrupt(self, payload: Any, *, message: str = "") -> Coroutine[Any, Any, Any]:
+        """Ask a person, and return the answer: ``answer = await ctx.interrupt({"cents": 900})``.
+
+        Without an answer this attempt of the call ends here. Nothing failed: no try and no
+        time of the call is used up, and no worker is held. Once the answer is there the tool is
+        called again *from the top*, so what stands before this must be safe to repeat. Asked
+        again with the same payload and message, it returns the answer; asked differently, it
+        is another question. Several questions of a call are told apart by their order.
+
+        It ends the tool by an exception that is no `Exception`; do not catch it.
+
+        Args:
+            payload: JSON data for whoever answers: what is asked, and about what. The answer
+                counts for this payload only, so keep out of it what changes by itself.
+            message: The question in words, 1,000 characters at most.
+
+        Raises:
+            CannotAsk: Outside an agent's run, in a plain function, or in a process of its own.
+            UnrepresentableValue: The payload has no JSON form.
+        """
+        return ask_person(self.asking, payload, message)
 
 
 @dataclass(frozen=True)
@@ -92,6 +136,14 @@ class Tool:
     returns_nothing: bool
     approval: bool | Callable[[dict[str, Any]], Any]
     approval_expires: timedelta | None
+    compensate: Tool | None
+    undoes: KeyTemplate | None
+    undo_unknown: UndoUnknown
+    relay: Relay
+    detached: bool
+    state_parameter: str | None = None
+    state: type[State] | None = None
+    """The type of that parameter: the state model of every agent that has the tool."""
 
     @property
     def gated(self) -> bool:
@@ -109,6 +161,11 @@ class Tool:
             return bool(self.approval(parse(effective)))
         except Exception:
             return True
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a call of it can ask a person midway."""
+        return self.context_parameter is not None and self.isolation == "none"
 
     @property
     def definition(self) -> ToolDefinition:
@@ -136,6 +193,21 @@ class Tool:
         """Return the domain key for effective arguments, if the tool declares one."""
         return None if self.key_template is None else self.key_template.render(parse(effective))
 
+    def undoes_key(self, effective: str) -> str | None:
+        """Return the domain key of the action that such a call undoes, if the tool says so."""
+        return None if self.undoes is None else self.undoes.render(parse(effective))
+
+    def undo_arguments(self, effective: str, outcome: Outcome | None) -> dict[str, Json]:
+        """Return the arguments with which this tool undoes a call of another.
+
+        Its parameters get the other's arguments of their names; ``result`` what that returned.
+        """
+        given: dict[str, Json] = dict(parse(effective))
+        if outcome is not None and outcome.kind == "ok":
+            given[RESULT] = outcome.value
+        names = {field.alias for field in self.arguments.model_fields.values()}
+        return {str(name): value for name, value in given.items() if name in names}
+
     def sameness(self, effective: str) -> str:
         """Return the digest of what makes two calls the same business fact."""
         arguments = parse(effective)
@@ -143,8 +215,15 @@ class Tool:
             arguments = {name: arguments[name] for name in self.same}
         return digest(arguments)
 
-    def bind(self, effective: str, context: ToolContext) -> dict[str, Any]:
+    def bind(
+        self, effective: str, context: ToolContext, copy: StateCopy | None = None
+    ) -> dict[str, Any]:
         """Return fresh keyword arguments for the function, made from the stored text.
+
+        Args:
+            effective: The stored arguments.
+            context: What the call may know of itself.
+            copy: Its own, where it takes the state.
 
         Raises:
             InvalidArguments: The stored arguments no longer fit the function.
@@ -156,28 +235,49 @@ class Tool:
         }
         if self.context_parameter is not None:
             bound[self.context_parameter] = context
+        if self.state_parameter is not None and copy is not None:
+            bound[self.state_parameter] = copy.value
         return bound
 
+    def copy_of(self, given: GivenState | None) -> StateCopy | None:
+        """Return a call's own copy of the state; None where the tool takes none.
+
+        Raises:
+            StateUnusable: There is none to give, or it does not fit the tool's model.
+        """
+        if self.state is None:
+            return None
+        if given is None:
+            raise StateUnusable(f"{self.name}: there is no state to give")
+        return StateCopy(self.state, given)
+
     def parameters(self, effective: str) -> dict[str, Any]:
-        """Return the stored arguments by parameter, as the function gets them; no context."""
+        """Return the stored arguments by parameter, as the function gets them; nothing else."""
         bound = self.bind(effective, _NO_CONTEXT)
         bound.pop(self.context_parameter or "", None)
         return bound
 
-    def finished(self, value: Any) -> Any:
+    def finished(self, value: Any, copy: StateCopy | None = None) -> Any:
         """Return the outcome of a call that returned ``value``, or a coroutine that does.
 
-        Called where the tool runs: to go through what a generator yields is to run the tool,
-        and to write down a large result takes a while.
+        What the call has changed in its copy of the state is part of it. Called where the tool
+        runs: to go through what a generator yields is to run the tool, and to write down a
+        large result takes a while.
         """
-        return self._awaited(value) if inspect.isawaitable(value) else self.encode(value)
+        return (
+            self._awaited(value, copy) if inspect.isawaitable(value) else self._ended(value, copy)
+        )
 
     def encode(self, value: Any) -> Outcome:
         """Return the outcome of a call whose result is ``value``; never raises an Exception."""
         return encode_result(self.name, value, self.returns)
 
-    async def _awaited(self, value: Awaitable[Any]) -> Outcome:
-        return self.encode(await value)
+    async def _awaited(self, value: Awaitable[Any], copy: StateCopy | None) -> Outcome:
+        return self._ended(await value, copy)
+
+    def _ended(self, value: Any, copy: StateCopy | None) -> Outcome:
+        outcome = self.encode(value)
+        return outcome if copy is None else replace(outcome, state_changes=copy.changes())
 
     def failure(self, error: BaseException) -> Failure:
         """Say what an exception of the function means, by what the tool declares."""
@@ -193,6 +293,9 @@ class Tool:
             )
             raise InvalidArguments(f"{self.name}: {problems}") from err
 
+
+RESULT: Final = "result"
+"""The parameter of a compensator that gets what the action returned which it undoes."""
 
 _NO_CONTEXT: Final = ToolContext("", ActionKey(""), RunKey(""), Position(""), "", taken_over=False)
 
@@ -214,6 +317,11 @@ def tool(
     isolation: Isolation = "none",
     approval: bool | Callable[[dict[str, Any]], Any] = False,
     approval_expires: timedelta | None = timedelta(hours=72),
+    compensate: Tool | None = None,
+    undoes: str | None = None,
+    undo_unknown: UndoUnknown = "resend",
+    relay: Relay = "ask",
+    detached: bool = False,
     name: str | None = None,
     summary: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
@@ -246,7 +354,24 @@ def tool(
         approval: True where a person has to approve each call; or a function of the effective
             arguments (a dict, as JSON has them) that says whether. It may be called again, so
             it only looks at them.
-        approval_expires: How long a call waits for its approval; None is for ever.
+        approval_expires: How long a call waits for its approval, and for the answer to a
+            question that it asks (`ToolContext.interrupt`); None is for ever.
+        compensate: The tool that undoes a call of this one, when its run fails or is stopped
+            with ``compensate=True``. Its parameters get the arguments of their names, and
+            ``result`` what the call returned; ``ctx.undoes`` has all of it.
+        undoes: The domain key, with parameters in braces, of the action that a call of this
+            tool undoes: a refund that the model may ask for. Its success marks that action as
+            undone.
+        undo_unknown: What becomes of a call that is unknown when its run is undone, and that
+            nobody can be asked about. ``"resend"`` sends an ``IDEMPOTENT`` one again under its
+            key, to learn what became of it, and then undoes it; ``"park"`` leaves it to a person.
+        relay: What the relay does about a call that a run left behind which is gone
+            (terminated, timed out), and that is not known to have ended. ``"ask"`` asks the
+            downstream system, where there is a ``lookup``, and else leaves it to a person;
+            ``"resend"`` also sends an ``IDEMPOTENT`` one again under its key.
+        detached: True where an agent does not wait for the call: its step commits the intent and
+            goes on, and the relay carries it out, whatever becomes of the run. The model is told
+            that it is accepted, later how it ended, and may ask meanwhile (``action_state``).
         name: The function's name by default.
         summary: What the call does in business words, with parameters in braces, for the
             Temporal UI: ``"Charge {amount_cents} cents for order {order_id}"``.
@@ -263,7 +388,7 @@ def tool(
                 f"the tool {named!r} {what}; choose one: "
                 + ", ".join(f"Effect.{member.name}" for member in Effect)
             )
-        arguments, context_parameter = _arguments_of(function, named)
+        arguments, given = _arguments_of(function, named)
         parameters = frozenset(field.alias or "" for field in arguments.model_fields.values())
         template = None if idempotency_key is None else KeyTemplate.parse(idempotency_key)
         made = Tool(
@@ -278,7 +403,7 @@ def tool(
             summary=summary,
             arguments=arguments,
             returns=_returns_of(function),
-            context_parameter=context_parameter,
+            context_parameter=given.context,
             is_async=inspect.iscoroutinefunction(function),
             settles_after=lookup_settles_after,
             tries=tries,
@@ -290,6 +415,13 @@ def tool(
             returns_nothing=_returns_nothing(function),
             approval=approval,
             approval_expires=approval_expires,
+            compensate=compensate,
+            undoes=None if undoes is None else KeyTemplate.parse(undoes),
+            undo_unknown=undo_unknown,
+            relay=relay,
+            state_parameter=given.state,
+            state=given.state_model,
+            detached=detached,
         )
         _check(made, parameters)
         return made
@@ -308,18 +440,36 @@ def _check(made: Tool, parameters: frozenset[str]) -> None:
         ("summary", _named_in(made.summary)),
         ("idempotency_key", made.key_template.fields if made.key_template else frozenset()),
         ("same", made.same or frozenset()),
+        ("undoes", made.undoes.fields if made.undoes else frozenset()),
     ):
         if unknown := sorted(names - parameters):
             raise DefinitionError(
                 f"the tool {made.name!r} has no parameter {', '.join(unknown)}, "
                 f"which its {what} names"
             )
+    if isinstance(made.compensate, Tool):
+        _check_compensator(made, made.compensate, parameters)
+
+
+def _check_compensator(made: Tool, undo: Tool, parameters: frozenset[str]) -> None:
+    fields = undo.arguments.model_fields.values()
+    if RESULT in parameters and RESULT in {field.alias for field in fields}:
+        raise DefinitionError(
+            f"the tool {made.name!r} has a parameter {RESULT!r}, and {undo.name!r}, which undoes "
+            "it, gets what it returned by that name"
+        )
+    needed = {field.alias or "" for field in fields if field.is_required()}
+    if unknown := sorted(needed - parameters - {RESULT}):
+        raise DefinitionError(
+            f"the tool {made.name!r} is undone by {undo.name!r}, whose {', '.join(unknown)} it "
+            f"cannot give: a compensator's parameters are those of the tool, and {RESULT!r}"
+        )
 
 
 def _wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
     """What cannot work, and why."""
     effect, ttl = made.effect, made.key_ttl
-    named = _NAME.fullmatch(made.name)
+    named = TOOL_NAME.fullmatch(made.name)
     yield not named, "needs a name of 1 to 64 letters, digits, '_' or '-'"
     yield (
         effect is Effect.READ and (made.key_template or ttl),
@@ -351,6 +501,12 @@ def _wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
         made.approval_expires is not None and made.approval_expires <= timedelta(),
         "has an approval that expires at once",
     )
+    yield effect is Effect.READ and made.detached, "is a READ: its answer is all there is to it"
+    yield from _undo_wrongs(made)
+    yield (
+        made.detached and made.state is not None,
+        "is detached and takes a state, which is another one when it is sent",
+    )
     yield (
         made.isolation not in typing.get_args(Isolation),
         f"has an unknown isolation {made.isolation!r}; there are 'none' and 'process'",
@@ -358,6 +514,27 @@ def _wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
     yield (
         made.isolation == "process" and "<locals>" in made.fn.__qualname__,
         "is to run in a process: define it at the top of a module",
+    )
+
+
+def _undo_wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
+    undo, reads = made.compensate, made.effect is Effect.READ
+    yield undo is not None and not isinstance(undo, Tool), "is undone by what is no tool"
+    yield undo is not None and reads, "is a READ: there is nothing to undo"
+    yield isinstance(undo, Tool) and undo.effect is Effect.READ, "is undone by a READ"
+    yield isinstance(undo, Tool) and undo.state is not None, "is undone by one that takes a state"
+    yield made.undoes is not None and reads, "is a READ: it undoes nothing"
+    yield (
+        made.relay not in typing.get_args(Relay),
+        f"has an unknown relay {made.relay!r}; there are 'ask' and 'resend'",
+    )
+    yield (
+        made.relay == "resend" and made.effect is not Effect.IDEMPOTENT,
+        "is to be resent by the relay, which only an IDEMPOTENT one can be",
+    )
+    yield (
+        made.undo_unknown not in typing.get_args(UndoUnknown),
+        f"has an undo_unknown {made.undo_unknown!r}; there are 'resend' and 'park'",
     )
 
 
@@ -386,17 +563,32 @@ def _named_in(template: str | None) -> frozenset[str]:
     return frozenset(name for _, name, _, _ in parts if name is not None)
 
 
-def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], str | None]:
+@dataclass(frozen=True)
+class _Given:
+    """The parameters that are filled in by us."""
+
+    context: str | None = None
+    state: str | None = None
+    state_model: type[State] | None = None
+
+
+def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseModel], _Given]:
     """Make a model of the signature; fields have neutral names, parameters are their aliases."""
     hints = _hints_of(function, name)
-    context: str | None = None
+    given = _Given()
     fields: dict[str, Any] = {}
     for index, parameter in enumerate(inspect.signature(function).parameters.values()):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise DefinitionError(f"the tool {name!r} may not have *{parameter.name} or '/'")
         annotation = hints.get(parameter.name, Any)
         if annotation is ToolContext:
-            context = parameter.name
+            given = replace(given, context=parameter.name)
+            continue
+        if isinstance(annotation, type) and issubclass(annotation, State):
+            if given.state is not None:
+                raise DefinitionError(f"the tool {name!r} takes the state twice")
+            check_state_model(annotation, f"the tool {name!r}")
+            given = replace(given, state=parameter.name, state_model=annotation)
             continue
         fields[f"argument_{index}"] = _field(annotation, parameter)
     try:
@@ -416,7 +608,7 @@ def _arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseMod
             raise DefinitionError(f"the tool {name!r} has a secret parameter: not supported yet")
     except (PydanticUserError, TypeError) as err:
         raise DefinitionError(f"the tool {name!r} has a parameter without JSON: {err}") from err
-    return model, context
+    return model, given
 
 
 def _field(annotation: Any, parameter: inspect.Parameter) -> tuple[Any, Any]:

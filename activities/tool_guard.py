@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
@@ -16,7 +17,7 @@ from temporalio.exceptions import ApplicationError
 
 from ..canonical import parse
 from ..errors import ActionError, DefinitionError, IdempotencyKeyConflict
-from ..ledger import Action, ActionRequest, Effect, Outcome
+from ..ledger import Action, ActionRequest, Effect, Outcome, Question
 from . import replies
 from .failures import Failure
 from .guarded_call import current_call, not_started, still_in_time
@@ -24,6 +25,7 @@ from .isolated import IsolatedFailure, run_isolated
 from .limits import CallLimits
 from .origin import Origin
 from .replies import MAX_CONTENT, Reply, Unrecorded
+from .state import GivenState, StateCopy, current_state
 from .tool import Tool, ToolContext
 from .tool_runner import ToolRunner
 from .wire import pack, pack_text, raw_text
@@ -53,6 +55,35 @@ class GuardedTool:
         """See `Guarded`."""
         return self._tool.tries
 
+    @property
+    def can_ask(self) -> bool:
+        """See `Guarded`."""
+        return self._tool.lookup is not None
+
+    @property
+    def settles_after(self) -> timedelta:
+        """See `Guarded`."""
+        return self._tool.settles_after
+
+    @property
+    def takes_state(self) -> bool:
+        """See `Guarded`."""
+        return self._tool.state is not None
+
+    def check_state(self, given: GivenState) -> None:
+        """See `Guarded`."""
+        self._tool.copy_of(given)
+
+    @property
+    def may_ask(self) -> bool:
+        """See `Guarded`."""
+        return self._tool.may_ask
+
+    @property
+    def answer_expires(self) -> timedelta | None:
+        """See `Guarded`."""
+        return self._tool.approval_expires
+
     def limits(self, origin: Origin) -> CallLimits:
         """See `Guarded`: what the run resolved when it started."""
         return CallLimits(origin.attempt_seconds, origin.node_seconds).left
@@ -81,6 +112,7 @@ class GuardedTool:
     def prepare(self, args: Sequence[Any], origin: Origin) -> ActionRequest:
         """See `Guarded`."""
         effective = self._tool.effective(parse(raw_text(args[0])))
+        forward = origin.purpose != "undo"
         return ActionRequest(
             run_key=origin.run_key,
             position=origin.position,
@@ -92,9 +124,20 @@ class GuardedTool:
             domain_key=self._tool.domain_key(effective),
             key_ttl=self._tool.key_ttl,
             thread_id=origin.thread_id or origin.run_key,
-            can_ask=self._tool.lookup is not None,
-            settles_after=self._tool.settles_after,
+            can_ask=self.can_ask,
+            settles_after=self.settles_after,
+            compensator=self._compensator if forward else None,
+            undoes=origin.undoes,
+            undoes_domain_key=self._tool.undoes_key(effective) if forward else None,
+            purpose=origin.purpose,
+            only_asks=origin.only_asks,
+            owner=activity.info().workflow_id,
+            detached=self._tool.detached and origin.purpose == "forward",
         )
+
+    @property
+    def _compensator(self) -> str | None:
+        return None if self._tool.compensate is None else self._tool.compensate.name
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
         """See `Guarded`."""
@@ -121,6 +164,10 @@ class GuardedTool:
         """See `Guarded`."""
         return _pack(replies.unknown(action))
 
+    def reply_accepted(self, action: Action, *, own: bool) -> RawValue:
+        """See `Guarded`."""
+        return _pack(replies.accepted(action, own=own))
+
     def reply_refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> RawValue:
         """See `Guarded`."""
         return _pack(replies.refused(error, key=key or None))
@@ -132,6 +179,10 @@ class GuardedTool:
     def reply_unrecorded(self, unrecorded: Unrecorded) -> RawValue:
         """See `Guarded`."""
         return _pack(replies.unrecorded(unrecorded))
+
+    def reply_asked(self, question: Question) -> RawValue:
+        """See `Guarded`: the run waits for the answer, and calls again."""
+        return _pack(replies.asked(question))
 
     def not_started(self, reason: str) -> ApplicationError:
         """See `Guarded`: the run starts it afresh."""
@@ -146,19 +197,22 @@ def tool_activity(tool: Tool, runner: ToolRunner) -> Callable[[RawValue], Any]:
 
     @activity.defn(name=tool.name)
     async def run(arguments: RawValue) -> Any:
-        text, context = raw_text(arguments), current_call.get()
+        text, context, state = raw_text(arguments), current_call.get(), current_state.get()
         if tool.isolation == "process":
             still_in_time()
-            return await run_isolated(tool, text, context)
-        bound = tool.bind(text, context)
-        return await runner.run(tool.name, lambda: _called(tool, bound), is_async=tool.is_async)
+            return await run_isolated(tool, text, context, state)
+        copy = tool.copy_of(state)
+        bound = tool.bind(text, context, copy)
+        return await runner.run(
+            tool.name, lambda: _called(tool, bound, copy), is_async=tool.is_async
+        )
 
     return run
 
 
-def _called(tool: Tool, bound: dict[str, Any]) -> Any:
+def _called(tool: Tool, bound: dict[str, Any], copy: StateCopy | None) -> Any:
     still_in_time()
-    return tool.finished(tool.fn(**bound))
+    return tool.finished(tool.fn(**bound), copy)
 
 
 def _pack(reply: Reply) -> RawValue:

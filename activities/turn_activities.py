@@ -3,9 +3,9 @@
     read the conversation -> ask the model -> commit what is new, and the answer
 
 The input names the conversation's version and carries only what is new since; the messages are
-read from Postgres. The commit writes them with the completion, and the next version, in one
-transaction. A retry, a reset and a retry of the workflow find the completion there and read it
-back: the model is asked, and paid, once a turn.
+read from Postgres. The commit writes them with the completion, the state as the calls before
+have changed it, and the next version, in one transaction. A retry, a reset and a retry of the
+workflow find the completion there and read it back: the model is asked, and paid, once a turn.
 
 A fork opens a new epoch from a turn on: there the model is asked anew, and told what it did on
 the way that was taken back.
@@ -26,6 +26,7 @@ from temporalio.exceptions import ApplicationError
 from ..crash import crash_point
 from ..errors import (
     ConfigurationError,
+    Fenced,
     LedgerError,
     LedgerUnavailable,
     ModelRejected,
@@ -33,7 +34,15 @@ from ..errors import (
     StaleThread,
     ThreadNotFound,
 )
-from ..identity import is_from, position
+from ..identity import (
+    Position,
+    RunKey,
+    action_key,
+    is_from,
+    position,
+    position_below,
+    sub_run_key,
+)
 from ..ledger import (
     Action,
     ActionLedger,
@@ -52,6 +61,7 @@ from .conversation import Completion, Message, RunResult, ToolResult, Usage
 from .earlier_runs import EarlierRuns
 from .guarded_call import as_failure, not_started, persist
 from .heartbeat import beating
+from .merging import TurnState, changes_before, merged, without_changes
 from .model_request import Asked, completion_text
 from .output import ACCEPTED, ASK_FOR_OUTPUT, FINAL_RESULT
 from .pairing import paired, results_from, unanswered
@@ -124,6 +134,9 @@ class TurnActivities:
         if standing is not None:
             log.info("model.completion_replayed", run_key=request.run_key, step=request.step)
             return standing
+        workflow_id = activity.info().workflow_id or ""
+        if not found.run.is_of(workflow_id):
+            raise Fenced(f"{request.run_key} is carried out by {found.run.owner or 'no workflow'}")
         turn = await self._new_turn(found, request)
         spec = _spec_of(found, request)
         agent = served_agent(self._app, spec.name)
@@ -166,8 +179,11 @@ class TurnActivities:
             messages.append(asked)
         if found.thread.forked_run is not None:
             messages.append(Message.user(replies.forked(await self._taken_back(found.thread))))
-        settled = [one for one in found.settled if one.key not in repaired]
+        # The result of a repaired call says what became of it, but not that it was undone.
+        settled = [one for one in found.settled if one.key not in repaired or one.undone_by]
         messages += [Message.user(replies.notice(action)) for action in settled]
+        state = await self._state_after(found, request, messages, settled)
+        messages = [*without_changes(messages), *state.notices]
         if not messages and spec.output_schema is not None:
             messages.append(Message.user(ASK_FOR_OUTPUT))  # its run ended before it said so
         return RecordTurn(
@@ -183,7 +199,29 @@ class TurnActivities:
             request_at=request_at,
             request_step=request.request_step,
             spent=_spent(found),
+            state=state.state,
         )
+
+    async def _state_after(
+        self,
+        found: Conversation,
+        request: CallModel,
+        messages: Sequence[Message],
+        settled: Sequence[Action],
+    ) -> TurnState:
+        """Return the state with what the calls before this turn have changed."""
+        # The run's own; of what another run left, none is among the settled but what was undone.
+        told = {
+            action_key(request.run_key, Position(result.position))
+            for message in request.messages
+            for result in message.results
+            if result.changes is not None
+        }
+        calls = changes_before(found, messages, settled, told)
+        if not calls:
+            return TurnState()
+        agent = served_agent(self._app, _spec_of(found, request).name)
+        return await merged(agent.state, found, calls)
 
     async def _left_unanswered(
         self, found: Conversation, request: CallModel
@@ -209,14 +247,27 @@ class TurnActivities:
             step=last.step,
             epoch=last.epoch,
             limit=_spec_of(found, request).result_limit,
+            below=await self._below(last, len(calls)),
+            left_by=last.run_key,
         )
         return actions.values(), [Message.tool(results)]
+
+    async def _below(self, last: StoredMessage, calls: int) -> dict[Position, Sequence[Action]]:
+        """Return the actions of the sub-agents that a message's calls began, by call."""
+        begun = {one.run_key for one in await self._actions.sub_runs.below(last.run_key)}
+        found = {}
+        for at in (position(last.step, index, epoch=last.epoch) for index in range(calls)):
+            key = sub_run_key(last.run_key, at)
+            if key in begun:
+                found[at] = await self._actions.sub_runs.actions(key, limit=MAX_ACTIONS)
+        return found
 
     async def _taken_back(self, thread: Thread) -> list[Action]:
         """Return what was done, or may have been, on the way that a fork took back."""
         assert thread.forked_run is not None, "asked before"
-        actions = await self._actions.list(thread.forked_run, limit=MAX_ACTIONS)
-        return [one for one in actions if _stands(one, thread.forked_step or 0)]
+        run = thread.forked_run
+        actions = await self._actions.sub_runs.actions(run, limit=MAX_ACTIONS)
+        return [one for one in actions if _stands(one, run, thread.forked_step or 0)]
 
     async def _commit(self, turn: RecordTurn) -> Answer:
         completion = turn.completion
@@ -251,6 +302,7 @@ class TurnActivities:
                 told=turn.told,
                 replies_to=answers,
                 reply=None if answers is None else to_text(reply),
+                state=turn.state,
             )
         )
         if committed.earlier is None:
@@ -365,7 +417,6 @@ def _is_there(found: Conversation, request_id: str | None) -> bool:
     return any(one.request_id == request_id for one in found.messages)
 
 
-def _stands(action: Action, step: int) -> bool:
-    if not is_from(action.position, step):
-        return False
-    return action.state in ("unknown", "dispatched") or bool(action.effect_possible)
+def _stands(action: Action, run: RunKey, step: int) -> bool:
+    at = position_below(run, action.run_key) or action.position
+    return is_from(at, step) and replies.stands(action)

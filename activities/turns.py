@@ -72,3 +72,5 @@ class RecordTurn:
     request_step: int = 0
     spent: Usage = field(default_factory=Usage)
     """Tokens of the run before it."""
+    state: str | None = None
+    """JSON text of the state with what the calls before it changed; None if that is nothing."""

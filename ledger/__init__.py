@@ -7,9 +7,15 @@ Usable alone: it knows nothing of Temporal and needs only psycopg and pydantic.
 from .action_ledger import ActionLedger
 from .actions import Action, ActionRequest, Attempt, Effect, Outcome, Run
 from .approvals import Approval, ApprovalLedger, ApprovalRequest
-from .claims import AlreadyDone, Ask, Busy, Claim, Dispatched, Owned, Parked
+from .claims import AlreadyDone, Ask, Busy, Claim, Dispatched, Intended, Owned, Parked
 from .migrate import check_schema, migrate
+from .notices import listen
+from .outbox import intend
 from .pool import ledger_pool
+from .question_ledger import QuestionLedger
+from .questions import Question, QuestionRequest
+from .relay import GoneRun, Queued, RelayLedger, Waiting
+from .sub_runs import SubRunLedger
 from .threads import (
     Committed,
     Conversation,
@@ -20,9 +26,12 @@ from .threads import (
     ThreadLedger,
     Turn,
 )
+from .undo import UndoLedger
+from .undo_rules import ActionFate, DueUndo, UndoReport
 
 __all__ = [
     "Action",
+    "ActionFate",
     "ActionLedger",
     "ActionRequest",
     "AlreadyDone",
@@ -36,18 +45,32 @@ __all__ = [
     "Committed",
     "Conversation",
     "Dispatched",
+    "DueUndo",
     "Effect",
+    "GoneRun",
+    "Intended",
     "NewMessage",
     "Outcome",
     "Owned",
     "Parked",
+    "Question",
+    "QuestionLedger",
+    "QuestionRequest",
+    "Queued",
+    "RelayLedger",
     "Request",
     "Run",
     "StoredMessage",
+    "SubRunLedger",
     "Thread",
     "ThreadLedger",
     "Turn",
+    "UndoLedger",
+    "UndoReport",
+    "Waiting",
     "check_schema",
+    "intend",
     "ledger_pool",
+    "listen",
     "migrate",
 ]

@@ -11,7 +11,9 @@ goes on, and a record that finds itself recorded returns what stands.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from psycopg import errors as pg
 
 from ..canonical import Json, parse
 from ..errors import (
+    ActionNotFound,
     Fenced,
     IdempotencyKeyConflict,
     RunInputConflict,
@@ -26,16 +29,19 @@ from ..errors import (
     StaleThread,
 )
 from ..identity import (
+    UNDO_PREFIX,
     ActionKey,
     RunKey,
     default_idempotency_key,
     epoch_of,
+    parent_of,
     step_of,
+    undo_key,
     with_generation,
 )
-from .actions import Action, ActionRequest, Attempt, Outcome, Run
+from .actions import NEVER_SENT, Action, ActionRequest, Attempt, Outcome, Run
 from .approvals import ApprovalLedger
-from .calls import Connection, LedgerCalls, Row, execute, fetch
+from .calls import Connection, LedgerCalls, Row, execute, fetch, fetch_all
 from .claims import (
     CONFLICT,
     AlreadyDone,
@@ -43,6 +49,7 @@ from .claims import (
     Busy,
     Claim,
     Dispatched,
+    Intended,
     Owned,
     Parked,
     Verdict,
@@ -54,17 +61,24 @@ from .claims import (
     settles_in,
     why_parked,
 )
+from .outbox import intend
+from .question_ledger import QuestionLedger, close_expired
+from .questions import Question
+from .relay import RelayLedger
 from .sql import QUERIES
+from .sub_runs import SubRunLedger
 from .threads import ThreadLedger
+from .undo import UndoLedger
 
-_NEVER_SENT: Final = Outcome.error(
-    kind="NeverSent",
-    message="its run ended before anything was sent, and the business fact was asked for again",
-    effect_possible=False,
-)
+WAITS: Final = "WaitsForAnswer"
+"""The kind of the error that a call ends with whose business fact waits for a person."""
 
 _FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.ASK})
 """The verdicts by which something is sent, now or later: only in a run that runs."""
+
+_FIRST_LOOK_SECONDS: Final = 0.05
+_LAST_LOOK_SECONDS: Final = 1.0
+"""Between two looks of `ActionLedger.outcome`, which grow."""
 
 
 class ActionLedger(LedgerCalls):
@@ -85,6 +99,56 @@ class ActionLedger(LedgerCalls):
         """What waits for a person, over the same pool."""
         return ApprovalLedger(self._pool, statement_seconds=self._seconds)
 
+    @property
+    def relay(self) -> RelayLedger:
+        """What needs somebody, over the same pool."""
+        return RelayLedger(self._pool, statement_seconds=self._seconds)
+
+    @property
+    def undo(self) -> UndoLedger:
+        """What was done and is to be taken back, over the same pool."""
+        return UndoLedger(self._pool, statement_seconds=self._seconds)
+
+    @property
+    def sub_runs(self) -> SubRunLedger:
+        """The runs of sub-agents, over the same pool."""
+        return SubRunLedger(self._pool, statement_seconds=self._seconds)
+
+    @property
+    def questions(self) -> QuestionLedger:
+        """What calls ask midway, over the same pool."""
+        return QuestionLedger(self._pool, statement_seconds=self._seconds)
+
+    intend = staticmethod(intend)
+    """See `commitline.ledger.outbox.intend`: on the application's connection, not on the pool."""
+
+    async def outcome(self, key: ActionKey, *, wait_seconds: float = 0.0) -> Outcome | None:
+        """Return how an action ended; None while that is not known.
+
+        Then the row says which (`get`): its ``state`` is ``intent`` or ``dispatched`` where it is
+        on its way, ``unknown`` where a person has to settle it. Safe to repeat; it only reads.
+
+        Args:
+            key: As `intend` returned it.
+            wait_seconds: How long to wait for its end. Looks again and again, more seldom with
+                time; ask for no more than a person waits for.
+
+        Raises:
+            ActionNotFound: No such row: not intended, rolled back, or not committed yet.
+            LedgerUnavailable: No answer within the deadline.
+        """
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + wait_seconds, _FIRST_LOOK_SECONDS
+        while True:
+            found = await self.get(key)
+            if found is None:
+                raise ActionNotFound(f"there is no action {key}")
+            left = until - loop.time()
+            if found.recorded is not None or left <= 0:
+                return found.recorded
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, _LAST_LOOK_SECONDS)
+
     async def open_run(
         self,
         *,
@@ -95,6 +159,7 @@ class ActionLedger(LedgerCalls):
         attempt_at: datetime,
         thread_id: str | None = None,
         spec: str | None = None,
+        namespace: str | None = None,
     ) -> Run:
         """Register a run before its first action. Safe to repeat: the run key makes it one row.
 
@@ -108,11 +173,14 @@ class ActionLedger(LedgerCalls):
                 ended before that goes on (a retry or a reset of its workflow).
             thread_id: The conversation that it writes, if it writes one.
             spec: JSON of what it is to keep of its agent. The first one stands.
+            namespace: Where its workflow lives; nobody looks for it elsewhere.
 
         Raises:
             RunInputConflict: The run exists with other input.
+            RunNotRunning: It is a sub-agent's, and another workflow acts for it by now.
             LedgerUnavailable: No answer within the deadline; nothing is lost by trying again.
         """
+        parent = parent_of(run_key)
         row = await self._one(
             "open_run",
             run_key=run_key,
@@ -122,20 +190,33 @@ class ActionLedger(LedgerCalls):
             attempt_at=attempt_at,
             thread_id=thread_id,
             spec=spec,
+            parent_key=parent,
+            owner=None if parent is None else workflow_id,
+            namespace=namespace,
         )
         run = Run.from_row(row)
+        if not run.is_of(workflow_id):
+            raise RunNotRunning(f"{run_key} is carried out by {run.owner or 'no workflow'} by now")
         if input_digest and run.input_digest != input_digest:
             raise RunInputConflict(f"{run_key} was opened with other input")
         return run
 
     async def stop_run(
-        self, run_key: RunKey, *, workflow_id: str, agent: str, reason: str, attempt_at: datetime
+        self,
+        run_key: RunKey,
+        *,
+        workflow_id: str,
+        agent: str,
+        reason: str,
+        attempt_at: datetime,
+        compensate: bool = False,
+        namespace: str | None = None,
     ) -> Run:
         """Commit that the run is to stop: from then on none of its claims succeeds anywhere.
 
-        What is being undone goes on being undone. A run that has not opened yet never does,
-        and one that has ended is opened by no reset and no retry. Safe to repeat: the first
-        reason stands.
+        The runs of its sub-agents stop with it, in the same transaction. What is being undone
+        goes on being undone. A run that has not opened yet never does, and one that has ended
+        is opened by no reset and no retry. Safe to repeat: the first reason stands.
 
         Args:
             run_key: The run.
@@ -143,33 +224,60 @@ class ActionLedger(LedgerCalls):
             agent: The same.
             reason: For people; kept on the run.
             attempt_at: The same as for the id: when the run was started.
+            compensate: Whether what it did is to be undone.
+            namespace: Where its workflow lives.
 
         Raises:
             LedgerUnavailable: No answer within the deadline. It is *not* known to be stopping;
                 stop it again.
         """
-        row = await self._one(
-            "stop_run",
-            run_key=run_key,
-            workflow_id=workflow_id,
-            agent=agent,
-            reason=reason,
-            attempt_at=attempt_at,
-        )
-        return Run.from_row(row)
+        parent = parent_of(run_key)
+        parameters = {
+            "run_key": run_key,
+            "workflow_id": workflow_id,
+            "agent": agent,
+            "reason": reason,
+            "attempt_at": attempt_at,
+            "parent_key": parent,
+            "owner": None if parent is None else workflow_id,
+            "compensate": compensate,
+            "namespace": namespace,
+        }
 
-    async def end_run(self, run_key: RunKey, *, attempt_at: datetime) -> Run:
+        async def work(connection: Connection) -> Row:
+            async with connection.transaction():
+                row = await fetch(connection, "stop_run", **parameters)
+                # A statement of its own: it sees what was begun below until the one before had
+                # its lock, which every such beginning shares.
+                await execute(connection, "stop_below", run_key=run_key, reason=reason)
+                assert row is not None, "stop_run returns a row"
+                return row
+
+        return Run.from_row(await self._call(work))
+
+    async def end_run(
+        self, run_key: RunKey, *, attempt_at: datetime, owner: str | None = None
+    ) -> Run:
         """Close a run: no attempt that began before ``attempt_at`` claims anything any more.
 
         What it leaves dispatched is parked: its calls have ended, and none comes to tell how.
+        A run that is being undone is left alone: that closes it.
         Safe to repeat. A run that the ledger does not know raises `RunNotRunning`.
+
+        Args:
+            run_key: The run.
+            attempt_at: When the caller's attempt began, by the engine's clock.
+            owner: The workflow that ends it. A sub-agent's run for which another one acts by
+                now is left as it is; None ends it all the same.
         """
-        parameters = {"run_key": run_key, "attempt_at": attempt_at}
+        parameters = {"run_key": run_key, "attempt_at": attempt_at, "owner": owner}
 
         async def work(connection: Connection) -> Row | None:
             async with connection.transaction():
                 ended = await fetch(connection, "end_run", **parameters)
-                await connection.execute(QUERIES["park_left_over"], parameters)
+                if ended is None:
+                    return await fetch(connection, "get_run", run_key=run_key)
+                await execute(connection, "park_left_over", **parameters)
                 return ended
 
         row = await self._call(work)
@@ -198,7 +306,7 @@ class ActionLedger(LedgerCalls):
         Returns:
             `Dispatched`: call, then record. `Ask`: ask the downstream system, then record, or
             `send_after_asking`. `AlreadyDone`: return the stored outcome. `Parked`: answer
-            unknown. `Busy`: claim again later.
+            unknown. `Busy`: claim again later. `Intended`: answer that it is accepted.
 
         Raises:
             PlanDivergence: Another call stands at this position; final.
@@ -213,12 +321,8 @@ class ActionLedger(LedgerCalls):
         async def work(connection: Connection) -> Claim:
             if await _claim_new(connection, request, attempt):
                 return _dispatched_new(request, attempt)
-            try:
-                claim = await _claim_found(connection, request, attempt)
-            except pg.UniqueViolation:
-                # Another attempt of this action wrote its row meanwhile: it is there now.
-                claim = await _claim_found(connection, request, attempt)
-            if claim is None:
+            claim = await _claim_as_found(connection, request, attempt)
+            if claim is None and request.purpose == "forward":
                 # The run has ended: go on with it if this execution is younger than its end.
                 await fetch(
                     connection,
@@ -226,7 +330,7 @@ class ActionLedger(LedgerCalls):
                     run_key=request.run_key,
                     attempt_at=attempt.started_at,
                 )
-                claim = await _claim_found(connection, request, attempt)
+                claim = await _claim_as_found(connection, request, attempt)
             if claim is None:
                 raise RunNotRunning(f"the run {request.run_key} has ended")
             return claim
@@ -249,18 +353,13 @@ class ActionLedger(LedgerCalls):
 
         async def work(connection: Connection) -> None:
             parameters = _attempt_parameters(claim.attempt)
-            sent = await fetch(
-                connection,
-                "send_after_asking",
-                run_key=request.run_key,
-                key=claim.key,
-                **parameters,
-            )
-            if sent is None:
-                run = await fetch(connection, "get_run", run_key=request.run_key)
+            async with connection.transaction():
+                run = await fetch(connection, "lock_run", run_key=request.run_key)
                 if run is None or not _runs(run, request):
                     raise RunNotRunning(f"the run {request.run_key} has ended")
-                raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")
+                sent = await fetch(connection, "send_after_asking", key=claim.key, **parameters)
+                if sent is None:
+                    raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")
 
         await self._call(work)
 
@@ -312,6 +411,7 @@ class ActionLedger(LedgerCalls):
             "outcome": outcome.kind,
             "effect_possible": outcome.effect_possible,
             "result": outcome.result,
+            "state_changes": outcome.state_changes,
         }
 
         async def work(connection: Connection) -> Outcome:
@@ -360,6 +460,22 @@ class ActionLedger(LedgerCalls):
                 row = await fetch(connection, "get_action", key=claim.key)
                 if row is None or (row["status"] == "pending" and row["parked_at"] is None):
                     raise Fenced(f"{claim.key} was taken over by another attempt")
+            return Action.from_row(row)
+
+        return await self._call(work)
+
+    async def park_unsent(self, key: ActionKey, reason: str) -> Action:
+        """Leave an intent to a person; nothing of it was sent. Safe to repeat.
+
+        Raises:
+            LedgerUnavailable: No answer within the deadline.
+        """
+
+        async def work(connection: Connection) -> Action:
+            row = await fetch(connection, "park_unsent", key=key, reason=reason)
+            if row is None:
+                row = await fetch(connection, "get_action", key=key)
+            assert row is not None, "an intent is not deleted"
             return Action.from_row(row)
 
         return await self._call(work)
@@ -490,6 +606,8 @@ class ActionLedger(LedgerCalls):
 
 
 async def _claim_new(connection: Connection, request: ActionRequest, attempt: Attempt) -> bool:
+    if request.purpose != "forward" or request.undoes_domain_key is not None or request.detached:
+        return False  # what undoes another is linked to it, under that one's lock
     parameters = _request_parameters(request) | _attempt_parameters(attempt)
     parameters["idempotency_key"] = _first_key(request)
     try:
@@ -497,6 +615,16 @@ async def _claim_new(connection: Connection, request: ActionRequest, attempt: At
     except pg.UniqueViolation:
         # Somebody took the domain key between our look and our insert: the row is there now.
         return False
+
+
+async def _claim_as_found(
+    connection: Connection, request: ActionRequest, attempt: Attempt
+) -> Claim | None:
+    try:
+        return await _claim_found(connection, request, attempt)
+    except pg.UniqueViolation:
+        # Another attempt of this action wrote its row meanwhile: it is there now.
+        return await _claim_found(connection, request, attempt)
 
 
 async def _claim_found(
@@ -511,21 +639,54 @@ async def _claim_found(
         if own is not None:
             found = Action.from_row(own)
             verdict = judge_own(found, request, attempt)
-            if verdict in _FORWARD and not _runs(run, request):
+            asks = request.only_asks and verdict is Verdict.ASK
+            if request.purpose == "relay" and not _is_the_relays(run, found):
+                raise RunNotRunning(f"the run {request.run_key} goes on, and sees to it itself")
+            if verdict in _FORWARD and not asks and not _runs(run, request):
                 return None
             return await _carry_out(connection, verdict, found, request, attempt)
         if not _runs(run, request):
             return None
-        if request.domain_key is not None:
-            return await _claim_domain_key(connection, request, attempt)
+        return await _claim_unwritten(connection, request, attempt)
+
+
+async def _claim_unwritten(
+    connection: Connection, request: ActionRequest, attempt: Attempt
+) -> Claim:
+    """Claim what has no row yet."""
+    if request.undoes_domain_key is not None:
+        request = await _link(connection, request)
+    if request.undoes is not None and request.domain_key is not None:
+        # A receipt of it frees the other one's key, which is locked first.
+        undone = await fetch(connection, "get_action", key=request.undoes)
+        if undone is not None and undone["domain_key"] is not None:
+            await fetch(connection, "lock_domain_key", domain_key=undone["domain_key"])
+    if request.domain_key is not None:
+        return await _claim_domain_key(connection, request, attempt)
+    if request.purpose == "forward":  # two undos are of two actions, however equal
         unknown = await fetch(connection, "open_unknown", **_request_parameters(request))
         if unknown is not None:
             return await _insert_duplicate(connection, request, Action.from_row(unknown))
-        return await _insert_dispatched(connection, request, attempt, generation=1)
+    return await _insert(connection, request, attempt, generation=1)
 
 
 def _runs(run: Row, request: ActionRequest) -> bool:
     """Whether the run may start something. False: it has ended and might be opened again."""
+    if request.only_asks:
+        raise RunNotRunning(f"{request.key} is only asked about, and was never sent")
+    match request.purpose:
+        case "undo":
+            return run["state"] == "unwinding" or run["unwound_at"] is not None
+        case "settle":
+            return bool(run["state"] == "unwinding")
+        case "relay":
+            # What was stopped is never driven forward.
+            return run["state"] in ("running", "ended") and run["stopped_at"] is None
+        case "forward":
+            return _runs_forward(run, request)
+
+
+def _runs_forward(run: Row, request: ActionRequest) -> bool:
     older = run["epoch"] > epoch_of(request.position)
     if older and (step_of(request.position) or 0) >= run["fork_step"]:
         raise StaleThread(f"{request.key}: the run was forked, and goes another way")
@@ -535,7 +696,16 @@ def _runs(run: Row, request: ActionRequest) -> bool:
         )
     if run["stopped_at"] is not None:
         raise RunNotRunning(f"the run {run['run_key']} was stopped: {run['stop_reason']}")
-    return bool(run["state"] == "running")
+    running = bool(run["state"] == "running")
+    if running and run["owner"] not in (None, request.owner):
+        raise Fenced(f"{request.run_key} is carried out by {run['owner'] or 'no workflow'} by now")
+    return running
+
+
+def _is_the_relays(run: Row, found: Action) -> bool:
+    """Whether the relay sees to a row: its run is over, or does not see to it itself."""
+    settled = found.status == "done" or found.parked
+    return settled or run["state"] == "ended" or found.relayed or found.reopened_at is not None
 
 
 async def _carry_out(
@@ -551,22 +721,24 @@ async def _carry_out(
             return AlreadyDone(found)
         case Verdict.ANSWER_UNKNOWN:
             return Parked(found)
-        case Verdict.WAIT:
-            return Busy(found.claimed_by or found.key)
+        case Verdict.ACCEPT | Verdict.WAIT:
+            waits = verdict is Verdict.WAIT
+            return Busy(found.claimed_by or found.key) if waits else Intended(found)
         case Verdict.PARK:
             row = await fetch(
                 connection,
                 "park",
                 key=found.key,
                 token=None,
-                reason=why_parked(found),
+                reason=why_parked(found, only_asks=request.only_asks),
                 over=False,
                 failures=None,
             )
             assert row is not None, "the row is locked and pending"
             return Parked(Action.from_row(row))
         case Verdict.GO_ON:
-            return _dispatched(found, request, attempt, taken_over=found.tries > 1)
+            asked = await _asked(connection, found)
+            return _dispatched(found, request, attempt, taken_over=found.tries > 1, asked=asked)
         case Verdict.DISPATCH | Verdict.TAKE_OVER | Verdict.ASK:
             return await _take(connection, verdict, found, request, attempt)
 
@@ -589,8 +761,27 @@ async def _take(
     )
     assert row is not None, "the row is locked and pending"
     taken = Action.from_row(row)
-    call = _dispatched(taken, request, attempt, taken_over=verdict is not Verdict.DISPATCH)
+    call = _dispatched(
+        taken,
+        request,
+        attempt,
+        taken_over=verdict is not Verdict.DISPATCH,
+        asked=await _asked(connection, found),
+    )
     return Ask(call, settles_in(taken, request)) if asks else call
+
+
+async def _link(connection: Connection, request: ActionRequest) -> ActionRequest:
+    """Name the action that a call undoes, by whichever holds the business fact now.
+
+    That one's domain key is locked first, wherever both are.
+    """
+    held = await fetch(connection, "lock_domain_key", domain_key=request.undoes_domain_key)
+    assert held is not None, "the key's row is made if there is none"
+    own = request.domain_key
+    if own is not None and held["generation"] > 1:
+        own = undo_key(own, held["generation"])
+    return replace(request, undoes=held["held_by"], domain_key=own)
 
 
 async def _claim_domain_key(
@@ -610,17 +801,86 @@ async def _claim_domain_key(
         )
         return await _refuse(connection, request, error)
     found = Action.from_row(row)
-    if found.state == "intent" and not await _still_runs(connection, found):
-        await fetch(connection, "void_intent", key=found.key, result=_NEVER_SENT.result)
+    question = await _open_question(connection, found)
+    if question is not None and question.state == "expired":
+        await close_expired(connection, found, question)
+        found = Action.from_row(await _locked(connection, found.key))
+    if found.state == "intent" and not await _is_sent(connection, found):
+        await fetch(connection, "void_intent", key=found.key, result=NEVER_SENT.result)
+        await execute(connection, "leave_relay", keys=[found.key])
+        found = Action.from_row(await _locked(connection, found.key))
+    if found.state == "error" and not found.effect_possible:
+        # It was an intent until now: nothing was sent, and the key is free.
         return await _hold_and_insert(connection, request, attempt, held["generation"] + 1)
+    return await _claim_held(connection, request, attempt, found, question)
+
+
+async def _claim_held(
+    connection: Connection,
+    request: ActionRequest,
+    attempt: Attempt,
+    found: Action,
+    question: Question | None,
+) -> Claim:
+    """Claim what another action holds the domain key of, and perhaps asks a person about."""
     try:
-        verdict = judge_holder(found, request, attempt)
+        await _check_undoes_the_same(connection, found, request)
+        waits = await _is_being_undone(connection, found, request)
+        verdict = Verdict.WAIT if waits else judge_holder(found, request, attempt)
     except IdempotencyKeyConflict as error:
         return await _refuse(connection, request, error)
+    if question is not None and question.state == "waiting" and verdict in _FORWARD:
+        return await _turn_away(connection, request, question)
     claim = await _carry_out(connection, verdict, found, request, attempt)
     if isinstance(claim, AlreadyDone | Parked):
         return await _insert_duplicate(connection, request, claim.action)
     return claim
+
+
+async def _locked(connection: Connection, key: ActionKey) -> Row:
+    row = await fetch(connection, "lock_action", key=key)
+    assert row is not None, "the row is locked"
+    return row
+
+
+async def _open_question(connection: Connection, holder: Action) -> Question | None:
+    """Return what the holder has asked a person and has no answer to; locked."""
+    if holder.status == "done" or holder.parked:
+        return None
+    rows = await fetch_all(connection, "lock_questions", key=holder.key)
+    return next((Question.from_row(row) for row in rows if row["answer"] is None), None)
+
+
+async def _asked(connection: Connection, found: Action) -> tuple[Question, ...]:
+    """Return what a call has asked before, which it gets the answers of."""
+    rows = await fetch_all(connection, "questions_of", key=found.key)
+    return tuple(Question.from_row(row) for row in rows)
+
+
+async def _turn_away(connection: Connection, request: ActionRequest, question: Question) -> Claim:
+    """End a call whose business fact waits for a person: it does nothing, and holds nothing.
+
+    It may take days, so it is not waited for here; and what a person is asked about is carried
+    out by whoever asked, or not at all.
+    """
+    away = Outcome.error(
+        kind=WAITS,
+        message=(
+            f"not executed: {question.key} is at it, and waits for a person's answer; what "
+            "becomes of it is told there"
+        ),
+        effect_possible=False,
+    )
+    return AlreadyDone(
+        await _insert_settled(
+            connection,
+            request,
+            duplicate_of=None,
+            generation=1,
+            outcome=away,
+            parked_reason=None,
+        )
+    )
 
 
 async def _hold_and_insert(
@@ -630,29 +890,87 @@ async def _hold_and_insert(
         QUERIES["hold_domain_key"],
         {"domain_key": request.domain_key, "key": request.key, "generation": generation},
     )
+    return await _insert(connection, request, attempt, generation=generation)
+
+
+async def _insert(
+    connection: Connection, request: ActionRequest, attempt: Attempt, *, generation: int
+) -> Claim:
+    """Write the action: dispatched, or as an intent that the relay sends."""
+    if request.detached:
+        return await _insert_intent(connection, request, generation=generation)
     return await _insert_dispatched(connection, request, attempt, generation=generation)
 
 
-async def _still_runs(connection: Connection, holder: Action) -> bool:
-    """Whether the holder's run may still start something; not locked: that would be a deadlock.
+async def _check_undoes_the_same(
+    connection: Connection, holder: Action, request: ActionRequest
+) -> None:
+    """Refuse an undo whose domain key was used for what undid another action, or came before.
 
-    A run that is opened again at this very moment finds its intent void, or has claimed it.
+    That receipt would say of something that stands that it is undone.
+    """
+    if request.undoes is None:
+        return
+    undone = await fetch(connection, "get_action", key=request.undoes)
+    at = None if undone is None else undone["dispatched_at"]
+    # An intent can be named by what undoes it, and be sent only after that.
+    after = at is None or holder.dispatched_at is None or holder.dispatched_at >= at
+    if not (after and holder.undoes in (None, request.undoes)):
+        raise IdempotencyKeyConflict(
+            f"{request.domain_key!r} was used by {holder.key}, which did not undo "
+            f"{request.undoes}: what tells two calls apart has to tell their undos apart",
+            existing=holder.key,
+        )
+
+
+async def _is_being_undone(connection: Connection, holder: Action, request: ActionRequest) -> bool:
+    """Whether what holds the business fact is being taken back: nobody is to rely on it now.
+
+    Not locked, as below: who reads a moment earlier has a receipt of what is undone later.
+    """
+    if request.purpose != "forward" or holder.compensator is None or holder.status != "done":
+        return False
+    if holder.undone_by is not None or not holder.effect_possible:
+        return False
+    run = await fetch(connection, "get_run", run_key=holder.run_key)
+    return run is not None and run["state"] == "unwinding"
+
+
+async def _is_sent(connection: Connection, holder: Action) -> bool:
+    """Whether somebody may still send the holder; not locked: that would be a deadlock.
+
+    That is its run, while it runs, or is undone; of what the relay sends, the relay, unless the
+    run was stopped. A run that is opened again at this very moment finds its intent void, or has
+    claimed it.
     """
     run = await fetch(connection, "get_run", run_key=holder.run_key)
-    return run is not None and run["state"] == "running"
+    if run is None:
+        return False
+    if holder.position.startswith(UNDO_PREFIX):
+        return bool(run["state"] == "unwinding")
+    relayed = holder.relayed and run["state"] == "ended" and run["stopped_at"] is None
+    return run["state"] == "running" or relayed
+
+
+async def _insert_intent(
+    connection: Connection, request: ActionRequest, *, generation: int
+) -> Intended:
+    key = request.domain_key and with_generation(request.domain_key, generation)
+    parameters = _request_parameters(request) | {"idempotency_key": key or _first_key(request)}
+    row = await fetch(connection, "insert_intent", generation=generation, **parameters)
+    assert row is not None, "an insert without a conflict clause returns its row"
+    await fetch(connection, "queue_intent", key=request.key, tool=request.tool)
+    return Intended(Action.from_row(row))
 
 
 async def _settle(
     connection: Connection, key: ActionKey, outcome: Outcome, by: str
 ) -> Sequence[Action]:
-    seen = await fetch(connection, "get_action", key=key)
-    if seen is not None and seen["domain_key"] is not None:
-        # The domain key first: that is the lock order.
-        await fetch(connection, "lock_domain_key", domain_key=seen["domain_key"])
+    await _lock_around(connection, await fetch(connection, "get_action", key=key))
     row = await fetch(connection, "lock_action", key=key)
     if row is not None and row["decided_by"] == by and Action.from_row(row).recorded == outcome:
         return [Action.from_row(row)]  # said before, by the same person: the answer was lost
-    found = judge_settlement(key, None if row is None else Action.from_row(row))
+    found = judge_settlement(key, None if row is None else Action.from_row(row), outcome)
     cursor = await connection.execute(
         QUERIES["settle"],
         {
@@ -668,7 +986,36 @@ async def _settle(
         await connection.execute(
             QUERIES["release_domain_key"], {"domain_key": found.domain_key, "key": key}
         )
+    await _became_known(connection, [action.key for action in settled])
     return settled
+
+
+async def _lock_around(connection: Connection, seen: Row | None) -> None:
+    """Lock what is written with an action's outcome, in the lock order.
+
+    Its run, where its end decides who undoes it, and writes both rows of an undo; the domain
+    key of what it undoes; its own.
+    """
+    if seen is None:
+        return
+    if seen["compensator"] is not None or seen["undoes"] is not None:
+        await fetch(connection, "lock_run", run_key=seen["run_key"])
+    keys = [seen["domain_key"]]
+    if seen["undoes"] is not None:
+        undone = await fetch(connection, "get_action", key=seen["undoes"])
+        keys.insert(0, undone and undone["domain_key"])
+    for key in keys:
+        if key is not None:
+            await fetch(connection, "lock_domain_key", domain_key=key)
+
+
+async def _became_known(connection: Connection, keys: Sequence[ActionKey]) -> None:
+    """Write what follows from outcomes: another action is undone, or is to be."""
+    await execute(connection, "mark_undone", keys=list(keys))
+    await execute(connection, "leave_relay", keys=list(keys))
+    for key in keys:
+        await execute(connection, "release_undone", key=key)
+        await execute(connection, "relay_undo", key=key)
 
 
 async def _insert_dispatched(
@@ -695,6 +1042,8 @@ async def _insert_duplicate(
         outcome=original.recorded,
         parked_reason=None if done else f"the same as {original.key}, which is unknown",
     )
+    if done and request.undoes is not None:
+        await execute(connection, "mark_undone", keys=[row.key])
     return AlreadyDone(row) if done else Parked(row)
 
 
@@ -719,7 +1068,7 @@ async def _insert_settled(
     connection: Connection,
     request: ActionRequest,
     *,
-    duplicate_of: str,
+    duplicate_of: str | None,
     generation: int,
     outcome: Outcome | None,
     parked_reason: str | None,
@@ -750,15 +1099,14 @@ async def _record_in_full(
 ) -> bool:
     """Record what the common case does not: a key is released, or the action was parked."""
     async with connection.transaction():
-        if claim.domain_key is not None:
-            # The domain key first: that is the lock order.
-            await fetch(connection, "lock_domain_key", domain_key=claim.domain_key)
+        await _lock_around(connection, await fetch(connection, "get_action", key=claim.key))
         recorded = await fetch(connection, "record", **parameters)
         if recorded is None:
             recorded = await fetch(connection, "record_late", **parameters)
             if recorded is None:
                 return False
-            await connection.execute(QUERIES["settle_repeats"], parameters)
+            repeats = await fetch_all(connection, "settle_repeats", **parameters)
+            await _became_known(connection, [claim.key, *(row["key"] for row in repeats)])
         if releases:
             await connection.execute(
                 QUERIES["release_domain_key"], {"domain_key": claim.domain_key, "key": claim.key}
@@ -776,7 +1124,12 @@ def _what_stands(row: Row | None, claim: Dispatched | Owned) -> Outcome:
 
 
 def _dispatched(
-    row: Action, request: ActionRequest, attempt: Attempt, *, taken_over: bool
+    row: Action,
+    request: ActionRequest,
+    attempt: Attempt,
+    *,
+    taken_over: bool,
+    asked: tuple[Question, ...] = (),
 ) -> Dispatched:
     assert row.idempotency_key is not None, "agent_actions_dispatch_is_complete"
     return Dispatched(
@@ -792,6 +1145,7 @@ def _dispatched(
         failures=row.failures,
         key_life=key_life(row) if taken_over else None,
         can_ask=request.can_ask,
+        asked=asked,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 from uuid import UUID
 
 from ..canonical import Json, dumps, parse
@@ -15,6 +15,9 @@ from ..identity import ActionKey, Position, RunKey, action_key
 RunState = Literal["running", "stopping", "unwinding", "ended"]
 ActionStatus = Literal["pending", "done"]
 OutcomeKind = Literal["ok", "error"]
+Purpose = Literal["forward", "undo", "settle", "relay"]
+"""What a call is for, by which its run has to be in another state: what the plan asks for; the
+undo of an action; to learn what became of one before it is undone; what the relay sees to."""
 
 
 class Effect(StrEnum):
@@ -43,6 +46,8 @@ class Outcome:
     """JSON text: the returned value, or ``{"type": …, "message": …}`` of an error."""
     effect_possible: bool
     """Whether the outside world may have changed. An error without effect releases its key."""
+    state_changes: str | None = None
+    """JSON text of what the call changed in the conversation's state; None is nothing."""
 
     @classmethod
     def ok(cls, result: str) -> Self:
@@ -64,6 +69,14 @@ class Outcome:
         return parse(self.result)
 
 
+NEVER_SENT: Final = Outcome.error(
+    kind="NeverSent",
+    message="its run ended before anything was sent, and the business fact was asked for again",
+    effect_possible=False,
+)
+"""Of an intent that nobody sends any more, and that stood in the way of the next one."""
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One try at an action, by one worker."""
@@ -77,6 +90,8 @@ class Attempt:
     clock: the attempt's deadline plus grace. Never renewed."""
     deadline: timedelta | None = None
     """How long, from the claim, it may still send something. By default as long as its lease."""
+    scheduled_at: datetime | None = None
+    """When the engine was told of the call, by its clock: the attempts of the call come after."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +117,20 @@ class ActionRequest:
     """Whether the claimant can ask the downstream system what became of a lost attempt."""
     settles_after: timedelta = timedelta(seconds=60)
     """How long after an attempt may have sent something its effect may still appear there."""
+    compensator: str | None = None
+    """The tool that undoes it, if it has one."""
+    undoes: ActionKey | None = None
+    """The action that it undoes."""
+    undoes_domain_key: str | None = None
+    """The domain key of the action that it undoes, whichever holds that."""
+    purpose: Purpose = "forward"
+    only_asks: bool = False
+    """Nothing is sent for it: what became of it is asked, or left to a person."""
+    owner: str | None = None
+    """The workflow that acts. In a sub-agent's run only the one that its parent started last may;
+    in every other run it is not asked about."""
+    detached: bool = False
+    """The claimant does not carry it out: the relay does, whatever becomes of the run."""
 
     @property
     def key(self) -> ActionKey:
@@ -134,6 +163,20 @@ class Run:
     input_tokens: int
     output_tokens: int
     """What its model requests took so far."""
+    parent_key: RunKey | None
+    """The run that called it, where it is a sub-agent's."""
+    owner: str | None
+    """The workflow that may act for it, where it is a sub-agent's; ``""`` is none."""
+    compensate: bool
+    """It was stopped, and what it did is to be undone."""
+    unwinding_at: datetime | None
+    """When undoing what it did began last."""
+    unwound_at: datetime | None
+    """When that was through, with everything undone or a list of what stands."""
+    gone_as: str | None
+    """How its workflow ended, where the run could not say so itself."""
+    namespace: str | None
+    """Temporal's; None where an older release, or nobody, has said it."""
     now: datetime
     """The database's clock when the row was read."""
 
@@ -141,6 +184,10 @@ class Run:
     def from_row(cls, row: Mapping[str, Any]) -> Self:
         """Read a row as psycopg gives it, which may have columns of a later release."""
         return cls(**{name: row[name] for name in _RUN_COLUMNS})
+
+    def is_of(self, workflow_id: str) -> bool:
+        """Whether this workflow may act for it."""
+        return self.owner in (None, workflow_id)
 
 
 @dataclass(frozen=True)
@@ -195,8 +242,18 @@ class Action:
     """The model turn that told the run so, where an older release did."""
     told_version: int | None
     """The version of the thread in which the model was told so."""
+    compensator: str | None
+    """The tool that undoes it."""
+    undoes: ActionKey | None
+    undone_by: ActionKey | None
+    reopened_at: datetime | None
+    """When it was tried again, or asked about, after it had been parked."""
+    relayed: bool
+    """The relay sends it, whatever becomes of its run."""
     now: datetime
     """The database's clock when the row was read."""
+    state_changes: str | None = None
+    """JSON of what it changed in the conversation's state, recorded with its outcome."""
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any]) -> Self:
@@ -228,7 +285,12 @@ class Action:
         """The outcome that stands, if the action is done."""
         if self.outcome is None or self.result is None or self.effect_possible is None:
             return None
-        return Outcome(self.outcome, self.result, effect_possible=self.effect_possible)
+        return Outcome(
+            self.outcome,
+            self.result,
+            effect_possible=self.effect_possible,
+            state_changes=self.state_changes,
+        )
 
 
 _RUN_COLUMNS = tuple(field.name for field in fields(Run))

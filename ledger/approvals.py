@@ -40,6 +40,8 @@ class Approval:
     reason: str | None
     edited_args: str | None
     """JSON text: what the person made of them."""
+    workflow_id: str
+    """Of its run: where a decision goes."""
     now: datetime
     """The database's clock when the row was read."""
 
@@ -88,8 +90,16 @@ class ApprovalRequest:
 class ApprovalLedger(LedgerCalls):
     """Approvals over an open psycopg pool (see `ledger_pool`)."""
 
-    async def ask(self, request: ApprovalRequest) -> Approval:
+    async def ask(
+        self, request: ApprovalRequest, *, attempt_at: datetime | None = None
+    ) -> Approval:
         """Ask, or return what was asked and decided. Safe to repeat: the first question stands.
+
+        Args:
+            request: What is asked.
+            attempt_at: When the caller's attempt began, by the engine's clock. A run that had
+                ended before goes on with it, as with a claim: a request may have come while its
+                conversation's run was closed.
 
         Raises:
             PlanDivergence: Another call was asked about at this position; final.
@@ -105,11 +115,26 @@ class ApprovalLedger(LedgerCalls):
 
         async def work(connection: Connection) -> Approval:
             await execute(connection, "ask_approval", **parameters)
-            return await _read(connection, request.key)
+            row = await fetch(connection, "get_approval", key=request.key)
+            if row is None and attempt_at is not None:
+                at = {"run_key": request.run_key, "attempt_at": attempt_at}
+                await fetch(connection, "reopen_run", **at)
+                await execute(connection, "ask_approval", **parameters)
+                row = await fetch(connection, "get_approval", key=request.key)
+            if row is None:
+                raise await _not_running(connection, request)
+            return Approval.from_row(row)
 
         found = await self._call(work)
         check_same(found, request.tool, request.requested_digest)
         return found
+
+    async def go_on(self, run_key: RunKey, *, attempt_at: datetime) -> None:
+        """Open a run again that has ended, for an execution that began after its end.
+
+        As a claim does: a gated call comes before any. Safe to repeat.
+        """
+        await self._maybe("reopen_run", run_key=run_key, attempt_at=attempt_at)
 
     async def get(self, key: ActionKey) -> Approval | None:
         """Return one approval, expired if it is; safe to repeat."""
@@ -192,11 +217,11 @@ def check_same(found: Approval, tool: str, requested_digest: str) -> None:
         )
 
 
-async def _read(connection: Connection, key: ActionKey) -> Approval:
-    row = await fetch(connection, "get_approval", key=key)
-    if row is None:
-        raise RunNotRunning(f"the run of {key} may start nothing any more")
-    return Approval.from_row(row)
+async def _not_running(connection: Connection, request: ApprovalRequest) -> RunNotRunning:
+    run = await fetch(connection, "get_run", run_key=request.run_key)
+    # Stopping, it is to be cancelled, and perhaps undone; it has not failed.
+    stopping = run is not None and run["state"] == "stopping"
+    return RunNotRunning(f"the run of {request.key} may start nothing any more", stopping=stopping)
 
 
 def _why_not(found: Approval) -> str:

@@ -7,6 +7,7 @@ ledger locks the rows, asks these, and writes what they say.
     -----                                        -----------
     no row                                       writes it, dispatched, and calls
     an intent: nothing was sent                  dispatches and calls
+    ... that the relay sends, in whatever state  answers that it is accepted
     done                                         returns the stored outcome
     parked                                       answers unknown
     dispatched by this very attempt              goes on: the COMMIT's answer was lost
@@ -16,7 +17,8 @@ ledger locks the rows, asks these, and writes what they say.
     the domain key, held by another action:
       done, same arguments                       returns that receipt, marked as existing
       parked, same arguments                     answers unknown, naming it
-      a live lease                               waits
+      a live lease, or the relay sends it        waits
+      it asks a person, and waits for an answer  is refused: it says so, and holds no worker
       an intent, or its attempt is dead          settles that row, by its effect
       other arguments                            is refused: the existing action stands
     an earlier turn's equal call, unknown        answers unknown, naming it (keyless tools)
@@ -34,7 +36,8 @@ from uuid import UUID
 from ..canonical import parse, scrub
 from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence, SettlementRefused
 from ..identity import ActionKey
-from .actions import Action, ActionRequest, Attempt, Effect
+from .actions import Action, ActionRequest, Attempt, Effect, Outcome
+from .questions import Question
 
 CONFLICT = IdempotencyKeyConflict.__name__
 
@@ -63,6 +66,8 @@ class Dispatched:
     the call must have ended by then. None is for ever."""
     can_ask: bool = False
     """Whether the claimant can ask the downstream system what became of it."""
+    asked: tuple[Question, ...] = ()
+    """What earlier attempts have asked a person, in order, with the answers."""
 
     @property
     def token(self) -> UUID:
@@ -118,7 +123,17 @@ class Busy:
     holder: ActionKey
 
 
-Claim: TypeAlias = Dispatched | Ask | AlreadyDone | Parked | Busy
+@dataclass(frozen=True)
+class Intended:
+    """The relay carries it out: call nothing, and answer that it is accepted.
+
+    ``action.run_key`` is another run's where that one's action is the same business fact.
+    """
+
+    action: Action
+
+
+Claim: TypeAlias = Dispatched | Ask | AlreadyDone | Parked | Busy | Intended
 
 
 class Verdict(Enum):
@@ -132,6 +147,7 @@ class Verdict(Enum):
     TAKE_OVER = auto()
     ASK = auto()
     PARK = auto()
+    ACCEPT = auto()
 
 
 def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
@@ -146,15 +162,28 @@ def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdic
             f"at {found.key} stands {found.tool} with arguments {found.requested_digest[:12]}, "
             f"the plan now has {request.tool} with {request.requested_digest[:12]}"
         )
+    if found.relayed and request.purpose == "forward":
+        # Whatever became of it: what the model was told first is what it reads on a replay. How
+        # it ended comes as a notice.
+        return Verdict.ACCEPT
     if found.status == "done":
         return Verdict.RETURN
     if found.parked:
         return Verdict.ANSWER_UNKNOWN
     if found.dispatched_at is None:
         return Verdict.DISPATCH
-    if found.claimed_by != found.key and found.leased:
+    if found.leased and (found.claimed_by != found.key or _is_anothers(found, request, attempt)):
         return Verdict.WAIT
     return _judge_attempt(found, request, attempt)
+
+
+def _is_anothers(found: Action, request: ActionRequest, attempt: Attempt) -> bool:
+    """Whether who has the row is no attempt of the same call: the relay, of all, must wait.
+
+    Its retries began after its call was scheduled.
+    """
+    since, at = attempt.scheduled_at, found.attempt_at
+    return request.purpose == "relay" and since is not None and at is not None and at < since
 
 
 def _judge_attempt(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
@@ -167,11 +196,13 @@ def _judge_attempt(found: Action, request: ActionRequest, attempt: Attempt) -> V
             f"{found.key} is owned by the attempt of {found.attempt_at.isoformat()}; "
             f"this one began at {attempt.started_at.isoformat()}"
         )
-    return take_over(found, can_ask=request.can_ask)
+    return take_over(found, can_ask=request.can_ask, only_asks=request.only_asks)
 
 
-def take_over(found: Action, *, can_ask: bool) -> Verdict:
+def take_over(found: Action, *, can_ask: bool, only_asks: bool = False) -> Verdict:
     """Judge a dispatched row whose attempt is over, by the row's effect, not by newer code."""
+    if only_asks:
+        return Verdict.ASK if can_ask else Verdict.PARK
     life = key_life(found)
     if found.effect is Effect.IDEMPOTENT and (life is None or life > timedelta()):
         return Verdict.TAKE_OVER
@@ -199,9 +230,11 @@ def settles_in(found: Action, request: ActionRequest) -> timedelta:
     return last + request.settles_after - found.now
 
 
-def why_parked(found: Action) -> str:
+def why_parked(found: Action, *, only_asks: bool = False) -> str:
     """Say why a row that `take_over` parks is not sent again."""
     lost = "an earlier attempt was lost after it was dispatched"
+    if only_asks:
+        return f"{lost}, its run is over, and {found.tool} cannot be asked what became of it"
     if found.effect is Effect.IDEMPOTENT:
         return f"{lost}, and the downstream system remembers its key only for {found.key_ttl}"
     if found.effect is Effect.LOOKUP:
@@ -226,6 +259,10 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
         return Verdict.RETURN
     if holder.parked:
         return Verdict.ANSWER_UNKNOWN
+    if request.detached or holder.relayed:
+        # Somebody is to do it, which is all that a detached call is promised. What the relay is
+        # to send, it sends, in its order: a second sender would be one too many.
+        return Verdict.ACCEPT if request.detached else Verdict.WAIT
     if holder.dispatched_at is None:
         return Verdict.DISPATCH  # its attempt sent nothing and is gone: somebody has to
     if holder.claimed_by == request.key:
@@ -233,8 +270,8 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
     return Verdict.WAIT if holder.leased else take_over(holder, can_ask=request.can_ask)
 
 
-def judge_settlement(key: ActionKey, found: Action | None) -> Action:
-    """Return the row, if a person may settle it.
+def judge_settlement(key: ActionKey, found: Action | None, word: Outcome) -> Action:
+    """Return the row, if a person may settle it with this word.
 
     Raises:
         SettlementRefused: They may not, or not now; the message says why.
@@ -245,7 +282,8 @@ def judge_settlement(key: ActionKey, found: Action | None) -> Action:
         raise SettlementRefused(f"{key} is settled already: {found.state}")
     if found.duplicate_of is not None:
         raise SettlementRefused(f"{key} repeats {found.duplicate_of}: settle that one")
-    if found.dispatched_at is None:
+    calls_off = found.relayed and not word.effect_possible
+    if found.dispatched_at is None and not calls_off:
         raise SettlementRefused(f"{key} was never sent: nothing is unknown about it")
     if found.leased:
         raise SettlementRefused(

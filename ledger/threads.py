@@ -3,6 +3,7 @@
     agent_threads    a version, which counts commits, and who wrote last
     agent_messages   what was said, in the order of the commits
     agent_requests   what callers asked for, and what they were answered
+    agent_states     what its tools share, by the version that left it so
 
 A commit names the version that it started from. If another one came between, nothing is
 written (`StaleThread`): no message is lost, and none is overwritten. A turn's completion is
@@ -16,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from psycopg import errors as pg
 
@@ -28,11 +29,24 @@ from ..errors import (
     ThreadDeleted,
     ThreadNotFound,
 )
-from ..identity import ActionKey, Position, RunKey, action_key, is_from
+from ..identity import (
+    UNDO_PREFIX,
+    ActionKey,
+    Position,
+    RunKey,
+    action_key,
+    is_from,
+    parent_of,
+    position_in_parent,
+    started_workflow_of,
+)
 from .actions import Action, Outcome, Run
 from .calls import Connection, LedgerCalls, Row, execute, fetch, fetch_all, fetch_each
 
 MessageRole = Literal["user", "assistant", "tool"]
+
+NO_STATE: Final = "{}"
+"""The state (JSON text) of a conversation whose tools have changed nothing."""
 
 _GIVEN_UP = Outcome.error(
     kind="NeverSent",
@@ -143,6 +157,8 @@ class Turn:
     """The request that it answers."""
     reply: str | None = None
     """JSON text."""
+    state: str | None = None
+    """JSON text of the state that it leaves; None where that is as it was."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +183,10 @@ class Conversation:
     request: Request | None = None
     settled: Sequence[Action] = field(default_factory=tuple)
     """What has been settled since the conversation was told that it is unknown."""
+    state: str = NO_STATE
+    """JSON text of what its tools share."""
+    state_version: int = 0
+    """Of the commit that left it so."""
 
 
 class ThreadLedger(LedgerCalls):
@@ -262,22 +282,40 @@ class ThreadLedger(LedgerCalls):
             runs, threads, messages, requests, settled = await fetch_each(
                 connection,
                 ("get_run", {"run_key": run_key}),
-                ("get_thread", {"thread_id": thread_id}),
+                ("get_thread_with_state", {"thread_id": thread_id, "version": None}),
                 ("get_messages", {"thread_id": thread_id}),
                 ("get_request", {"thread_id": thread_id, "request_id": request_id}),
                 ("untold_in_thread", {"thread_id": thread_id}),
             )
             if not runs:
                 raise RunNotRunning(f"the run {run_key} is not in the ledger", known=False)
+            thread = _alive(thread_id, threads[0] if threads else None)
             return Conversation(
                 Run.from_row(runs[0]),
-                _alive(thread_id, threads[0] if threads else None),
+                thread,
                 [StoredMessage.from_row(row) for row in messages],
                 Request.from_row(requests[0]) if requests else None,
                 [Action.from_row(row) for row in settled],
+                threads[0]["state"] or NO_STATE,
+                threads[0]["state_version"] or 0,
             )
 
         return await self._call(work)
+
+    async def state(self, thread_id: str, version: int | None = None) -> str:
+        """Return what a conversation's tools share, as JSON text; it only reads.
+
+        Args:
+            thread_id: The conversation.
+            version: As that commit left it; None is as it is now.
+
+        Raises:
+            ThreadNotFound: There is none.
+            ThreadDeleted: It was deleted.
+        """
+        row = await self._maybe("get_thread_with_state", thread_id=thread_id, version=version)
+        _alive(thread_id, row)
+        return NO_STATE if row is None or row["state"] is None else str(row["state"])
 
     async def untold(self, thread_id: str) -> Sequence[Action]:
         """Return what was settled since the conversation was told that it is unknown.
@@ -288,7 +326,7 @@ class ThreadLedger(LedgerCalls):
         return [Action.from_row(row) for row in rows]
 
     async def commit(self, turn: Turn) -> Committed:
-        """Commit a model turn: its messages, the thread's next version, the reply that it is.
+        """Commit a model turn: its messages, the state, the thread's next version, the reply.
 
         One round trip in the common case. Safe to repeat: the first completion of a turn
         stands, and is returned.
@@ -358,21 +396,22 @@ class ThreadLedger(LedgerCalls):
                 if at != version:
                     raise StaleThread(f"the thread {thread_id!r} is at {at}, not at {version}")
                 if run_key != by:
-                    workflow_id = run_key.rpartition("/")[0]
                     await execute(
                         connection,
                         "give_up_run",
                         run_key=run_key,
-                        workflow_id=workflow_id,
+                        workflow_id=started_workflow_of(run_key),
+                        parent_key=parent_of(run_key),
                         reason=reason,
                     )
+                await _give_up_below(connection, run_key, positions, reason=reason)
                 own = await _give_up(connection, run_key, positions)
                 return await _claimed_for(connection, run_key, positions) | own
 
         return await self._call(work)
 
     async def delete(self, thread_id: str) -> None:
-        """Delete a conversation for good: its messages, requests and large read results.
+        """Delete a conversation for good: its messages, requests, state and large read results.
 
         A tombstone stays, and late writes do not bring it back. The record of its actions
         stays too. Safe to repeat.
@@ -390,6 +429,7 @@ class ThreadLedger(LedgerCalls):
                     "delete_thread",
                     "delete_messages",
                     "delete_requests",
+                    "delete_states",
                     "delete_values",
                 ):
                     await execute(connection, query, thread_id=thread_id)
@@ -400,7 +440,7 @@ class ThreadLedger(LedgerCalls):
         """Open a run's next epoch: from this model turn on it goes another way.
 
         What the conversation has from there on is taken back (kept, and no part of it any
-        more). What was done stands. Safe to repeat until the run has gone on.
+        more), and so is its state. What was done stands. Safe to repeat until the run has gone on.
 
         Returns:
             The epoch.
@@ -463,6 +503,30 @@ async def _give_up(
     return {row["position"]: Action.from_row(row) for row in rows}
 
 
+async def _give_up_below(
+    connection: Connection, run_key: RunKey, positions: Sequence[Position], *, reason: str
+) -> None:
+    """Give up the runs of the sub-agents that calls of a run began, with all below them."""
+    below = await fetch_all(connection, "runs_below", run_key=run_key)
+    given_up: list[RunKey] = []  # the upper ones come first
+    for row in below:
+        if _called_at(row, run_key) in positions or row["parent_key"] in given_up:
+            given_up.append(row["run_key"])
+    if not given_up:
+        return
+    await execute(connection, "give_up_runs", run_keys=given_up, reason=reason)
+    for below_key in given_up:
+        rows = await fetch_all(connection, "list_actions_of_run", run_key=below_key)
+        # What is just being taken back is brought to its end all the same.
+        at = [row["position"] for row in rows if not row["position"].startswith(UNDO_PREFIX)]
+        await _give_up(connection, below_key, at)
+
+
+def _called_at(row: Row, parent: RunKey) -> Position | None:
+    """Return at which of its calls a run began the one of the row; None where another run did."""
+    return position_in_parent(row["run_key"]) if row["parent_key"] == parent else None
+
+
 async def _claimed_for(
     connection: Connection, run_key: RunKey, positions: Sequence[Position]
 ) -> dict[Position, Action]:
@@ -483,11 +547,14 @@ async def _end(connection: Connection, action: Action) -> None:
     """Bring a row of a run that is given up to an end: void what was not sent, park the rest."""
     if action.dispatched_at is None:
         await fetch(connection, "void_intent", key=action.key, result=_GIVEN_UP.result)
+        await execute(connection, "leave_relay", keys=[action.key])
         if action.domain_key is not None:
             await execute(
                 connection, "release_domain_key", domain_key=action.domain_key, key=action.key
             )
         return
+    if action.relayed:
+        return  # the relay is at it, and answers for it
     await fetch(
         connection,
         "park",
@@ -522,11 +589,16 @@ async def _fork(connection: Connection, run_key: RunKey, step: int) -> int:
         )
     await execute(connection, "reopen_requests", **back)
     await execute(connection, "supersede", **back)
+    await execute(connection, "supersede_states", **back)
     await fetch(connection, "fork_thread", thread_id=thread.thread_id, run_key=run_key, step=step)
     forked = await fetch(connection, "fork_run", run_key=run_key, step=step)
     assert forked is not None, "the run was read before"
     rows = await fetch_all(connection, "list_actions_of_run", run_key=run_key)
     later = [row["position"] for row in rows if is_from(row["position"], step)]
+    below = await fetch_all(connection, "runs_below", run_key=run_key)
+    called = [at for row in below if (at := _called_at(row, run_key)) and is_from(at, step)]
+    reason = f"{run_key} was taken back to before it, and goes another way"
+    await _give_up_below(connection, run_key, called, reason=reason)
     await _give_up(connection, run_key, later)
     # Last: it locks actions whose domain keys are not locked here.
     await execute(connection, "untell", **back)

@@ -34,6 +34,8 @@ class _Behaviour:
     """So many next answers are never sent."""
     decline: bool = False
     """Charges are refused (402), without effect."""
+    refuses: list[str] = field(default_factory=list)
+    """Kinds of requests that are refused (422), without effect: ``handover``."""
     forget_keys_after_seconds: float | None = None
     faults: float = 0.0
     """The share of requests that fail, in a world that has faults (the soak's)."""
@@ -76,6 +78,8 @@ class World:
                 return _answer_again(remembered, body)
             if self.behaviour.decline:
                 return 402, {"error": "card declined"}
+            if kind in self.behaviour.refuses:
+                return 422, {"error": f"the {kind} is refused"}
             self.effects[subject] += 1
             request["effect"] = True
             number = sum(self.effects.values())

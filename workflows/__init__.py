@@ -1,8 +1,27 @@
-"""What decides: the agent's loop. It does no I/O and never imports psycopg."""
+"""What decides: the agent's loop, the steps of a plan. It does no I/O and never imports psycopg."""
 
 from ..activities.conversation import RunResult
+from ..activities.plan import PlanInput, PlanResult, StepResult
 from .action_headers import ActionHeaders
-from .agent_run import AGENT_RUN, AgentRun
-from .run_input import RunInput
+from .agent_run import AgentRun
+from .plan_run import PLAN_RUN, PlanRun
+from .run_input import AGENT_RUN, RunInput
+from .settle_action import Relay, SettleAction
+from .undo_run import UNDO_RUN, UndoRun
 
-__all__ = ["AGENT_RUN", "ActionHeaders", "AgentRun", "RunInput", "RunResult"]
+__all__ = [
+    "AGENT_RUN",
+    "PLAN_RUN",
+    "UNDO_RUN",
+    "ActionHeaders",
+    "AgentRun",
+    "PlanInput",
+    "PlanResult",
+    "PlanRun",
+    "Relay",
+    "RunInput",
+    "RunResult",
+    "SettleAction",
+    "StepResult",
+    "UndoRun",
+]

@@ -38,6 +38,9 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import Position, RunKey, run_key
 
 COUNTERS_HEADER: Final = "commitline-counters"
+MEMO_RUN_KEY: Final = "commitline_run_key"
+"""Of a sub-agent's workflow: its run's key, which is made of its parent's. Temporal carries it
+into every later execution, and shows it to whoever looks the workflow up by its id."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,17 @@ class Surroundings:
     """The conversation, where it is not the run's own."""
     content_limit: int | None = None
     """Characters of a result that travel."""
+    origin: Origin | None = None
+    """Of a call that is not the plan's: an undo, or what the relay sees to."""
+    tries: int | None = None
+    """How often a tool may fail a call; None is as often as the tool says."""
     calls_tools: bool = False
     """The run's spec says that what is scheduled is a tool. Another worker may serve it, and
     this one not, during a deploy that adds or removes it."""
+    thread_version: int | None = None
+    """Of the conversation, as the turn left it that asks for the calls."""
+    changes_limit: int | None = None
+    """Characters that a call's changes of the state may have."""
 
 
 surroundings: ContextVar[Surroundings] = ContextVar(
@@ -113,23 +124,30 @@ class _Outbound(WorkflowOutboundInterceptor):
         around = surroundings.get()
         is_tool = around.calls_tools and not input.activity.startswith(RESERVED_PREFIX)
         if input.activity in self._guarded or is_tool:
-            position = self._position(input)
-            limits = CallLimits.before_backstops(
-                input.start_to_close_timeout, input.schedule_to_close_timeout
-            )
-            origin = Origin(
-                this_run(),
-                position,
-                requested_digest(workflow.payload_converter().to_payloads(input.args)),
-                again=position in self._scheduled,
-                attempt_seconds=limits.attempt_seconds,
-                node_seconds=limits.node_seconds,
-                thread_id=around.thread_id,
-                content_limit=around.content_limit,
-            )
-            self._scheduled.add(position)
+            origin = around.origin or self._origin(input, around)
             input.headers = {**input.headers, HEADER: origin.to_payload()}
         return super().start_activity(input)
+
+    def _origin(self, input: StartActivityInput, around: Surroundings) -> Origin:
+        position = self._position(input)
+        limits = CallLimits.before_backstops(
+            input.start_to_close_timeout, input.schedule_to_close_timeout
+        )
+        again = position in self._scheduled
+        self._scheduled.add(position)
+        return Origin(
+            this_run(),
+            position,
+            requested_digest(workflow.payload_converter().to_payloads(input.args)),
+            again=again,
+            attempt_seconds=limits.attempt_seconds,
+            node_seconds=limits.node_seconds,
+            thread_id=around.thread_id,
+            content_limit=around.content_limit,
+            thread_version=around.thread_version,
+            changes_limit=around.changes_limit,
+            tries=around.tries,
+        )
 
     def continue_as_new(self, input: ContinueAsNewInput) -> Any:
         if self._counters:
@@ -164,6 +182,8 @@ def this_run() -> RunKey:
         ApplicationError: The workflow's id cannot be a run's; final.
     """
     info = workflow.info()
+    if MEMO_RUN_KEY in info.raw_memo:
+        return RunKey(workflow.memo_value(MEMO_RUN_KEY, type_hint=str))
     try:
         return run_key(info.workflow_id, info.first_execution_run_id)
     except InvalidRunId as err:

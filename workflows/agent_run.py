@@ -17,67 +17,41 @@ and a turn carries its version and what is new. A long run continues as new betw
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 from temporalio import workflow
 from temporalio.common import RawValue
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.admission import DECIDE, Decide
     from ..activities.conversation import RunResult
-    from ..activities.guarded_call import STOPPING
-    from ..activities.run_activities import (
-        CLOSE_RUN,
-        OPEN_RUN,
-        STOP_RUN,
-        CloseRun,
-        OpenRun,
-        StopRun,
-    )
+    from ..activities.run_activities import OPEN_RUN, OpenRun
     from ..activities.wire import pack, raw_text, unpack
     from ..canonical import scrub
-    from ..errors import (
-        MaxStepsExceeded,
-        ModelUnavailable,
-        NodeTimeout,
-        OutputUnusable,
-        RunDeadlineExceeded,
-        RunFailed,
-        ScheduleUnsupported,
-    )
+    from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
     from .action_headers import this_run
-    from .carrying_out import (
-        ask_ledger,
-        cancelled,
-        ended,
-        failure,
-        see_through,
-        stop_here_if_cancelled,
-    )
+    from .carrying_out import ask_ledger, failure, stop_here_if_cancelled
     from .progress import Progress
-    from .run_input import Carried, RunInput, Send, Sent, Task
+    from .run_frame import RunFrame, handlers_finished, read_input
+    from .run_input import AGENT_RUN, Carried, RunInput, Send, Sent, Task
     from .turn import Turns
 
-AGENT_RUN: Final = "AgentRun"
 MESSAGE: Final = "message"
-DECISION: Final = "decide"
 
-_STOP_WAIT: Final = timedelta(seconds=60)
-"""How long a run that may start nothing waits for the cancellation that follows a stop."""
+_UNDO_UNOPENED: Final = "undo-unopened"
+"""The patch by which a run is undone that cannot be opened again."""
 _FIRST_REQUEST: Final = timedelta(seconds=30)
 """How long a run that was started for a request waits for it; it comes with the start."""
 
 
 @workflow.defn(name=AGENT_RUN)
-class AgentRun:
+class AgentRun(RunFrame):
     """One run of one agent; see the module."""
 
     def __init__(self) -> None:
-        self._progress = Progress(agent="", prompt="")
+        super().__init__()
         self._turns: Turns | None = None
         self._task: Task | None = None
         self._inbox: list[str] = []
@@ -92,10 +66,8 @@ class AgentRun:
     @workflow.run
     async def run(self, raw: RawValue) -> RawValue:
         """Run the agent; input `RunInput`, result `RunResult`, both as JSON."""
-        given = _read_input(raw)
+        given = read_input(RunInput, raw)
         self._agent = given.agent
-        if workflow.info().cron_schedule:
-            raise failure(ScheduleUnsupported(f"{workflow.info().workflow_id} has a cron schedule"))
         self._progress = Progress(
             agent=given.agent, prompt=given.prompt or f"conversation {given.thread_id}"
         )
@@ -103,23 +75,18 @@ class AgentRun:
         try:
             await self._run(given)
         except (Exception, asyncio.CancelledError) as err:
-            told = await _told(err)
+            told = await self._told(err)
             self._failed = (self._task.request_id if self._task else None, told)
             # Who waits for an answer gets it before the run is gone.
-            await _handlers_finished()
+            await handlers_finished()
             if told is err:
                 raise
             raise told from err
         if self._rolling:
-            await _handlers_finished()
+            await handlers_finished()
             self._continue_as_new(given)
         self._show("done")
         return pack(self._last or RunResult("", 0))
-
-    @workflow.query(name="status")
-    def status(self) -> RawValue:
-        """Return the run's `Progress` as JSON."""
-        return pack(self._progress)
 
     @workflow.update(name=MESSAGE)
     async def message(self, raw: RawValue) -> RawValue:
@@ -142,26 +109,6 @@ class AgentRun:
             raise _for_the_caller(self._failed[1])
         return pack(Sent(answered=False))
 
-    @workflow.update(name=DECISION)
-    async def decide(self, raw: RawValue) -> RawValue:
-        """Take a person's decision (`Decide`) down in the ledger; then the call goes on.
-
-        Safe to repeat: the first decision counts.
-        """
-        said = unpack(Decide, raw)
-        summary = scrub(f"{said.by} decides about {said.position}", limit=150)
-        try:
-            answer = await ask_ledger(DECIDE, said, summary)
-        except ActivityError as err:
-            raise _run_failure(err) from err
-        if self._turns is not None:
-            self._turns.calls.decided.add(said.position)
-        return answer
-
-    @decide.validator
-    def _check_decision(self, raw: RawValue) -> None:
-        unpack(Decide, raw)
-
     @message.validator
     def _check_message(self, raw: RawValue) -> None:
         unpack(Send, raw)
@@ -176,44 +123,25 @@ class AgentRun:
 
     async def _run(self, given: RunInput) -> None:
         """Open the run, answer what there is, and close it, however that ends."""
-        turns = self._turns = await self._open(given)
+        try:
+            turns = self._turns = await self._open(given)
+        except (FailureError, asyncio.CancelledError) as err:
+            if _has_gone_on() and workflow.patched(_UNDO_UNOPENED):
+                # A retry, or the next execution of a long run: earlier ones did something.
+                await self._unwind(err)
+            raise
+        self._calls = turns.calls
         while True:
             try:
-                await self._within_deadline(turns, self._talk(turns, given))
-            except BaseException:
-                await self._close()
+                await self._within_deadline(turns.ends_at, self._talk(turns, given))
+            except (Exception, asyncio.CancelledError) as err:
+                await self._end(err, may_undo=turns.spec.may_undo)
                 raise
             if self._rolling:
                 return
             await self._close()
             if not self._inbox:  # a request may have come while it closed
                 return
-
-    async def _close(self) -> None:
-        if cancelled():
-            self._show("stopping")
-        await see_through(ask_ledger(CLOSE_RUN, CloseRun(this_run()), "Close the run"))
-
-    async def _within_deadline(self, turns: Turns, talk: Coroutine[Any, Any, None]) -> None:
-        """Talk within the run's deadline, which is a stop from within."""
-        if turns.ends_at is None:
-            return await talk
-        running = asyncio.ensure_future(talk)
-        try:
-            await workflow.wait([running], timeout=max(turns.ends_at - workflow.time(), 0.001))
-        except asyncio.CancelledError:
-            running.cancel()
-        reason = "its run_deadline has passed"
-        passed = not running.done() and not cancelled()
-        if passed:
-            await see_through(
-                ask_ledger(STOP_RUN, StopRun(this_run(), reason), "Stop: the deadline has passed")
-            )
-            running.cancel()
-        await see_through(ended(running))
-        if passed:
-            raise failure(RunDeadlineExceeded(reason))
-        return running.result()
 
     async def _talk(self, turns: Turns, given: RunInput) -> None:
         """Answer what was asked, in order, until there is nothing more, or history is full."""
@@ -293,54 +221,10 @@ class AgentRun:
         )
         workflow.continue_as_new(pack(again))
 
-    def _show(self, state: str) -> None:
-        self._progress.state = state
-        workflow.set_current_details(self._progress.markdown())
 
-
-def _read_input(raw: RawValue) -> RunInput:
-    try:
-        return unpack(RunInput, raw)
-    except Exception as err:
-        # An input that cannot be read never can be: fail the run, do not retry the task.
-        raise ApplicationError(
-            scrub(f"not the input of an {AGENT_RUN}: {err}"),
-            type="InvalidInput",
-            non_retryable=True,
-        ) from err
-
-
-async def _handlers_finished() -> None:
-    if not workflow.all_handlers_finished():
-        await see_through(workflow.wait_condition(workflow.all_handlers_finished))
-
-
-async def _told(error: BaseException) -> BaseException:
-    """Return what the run ends with."""
-    if not isinstance(error, ActivityError):
-        return error
-    if is_cancelled_exception(error) or cancelled():
-        return asyncio.CancelledError()
-    if isinstance(error.cause, ApplicationError) and STOPPING in error.cause.details:
-        # A stop is committed before the cancellation is sent: it is on its way.
-        try:
-            await workflow.sleep(_STOP_WAIT)
-        except asyncio.CancelledError as stopped:
-            return stopped
-    return _run_failure(error)
-
-
-def _run_failure(error: ActivityError) -> BaseException:
-    """Return what the run ends with: the activity's own failure, by its type.
-
-    Final, but for a model that could not answer: a retry policy of the workflow mends that,
-    and finds everything before that turn recorded.
-    """
-    cause = error.cause
-    if not isinstance(cause, ApplicationError):
-        return cause or error
-    final = cause.type not in (ModelUnavailable.__name__, NodeTimeout.__name__)
-    return ApplicationError(cause.message, type=cause.type, non_retryable=final)
+def _has_gone_on() -> bool:
+    """Whether another execution of this run was before this one."""
+    return workflow.info().run_id != workflow.info().first_execution_run_id
 
 
 def _for_the_caller(error: BaseException) -> BaseException:

@@ -7,7 +7,7 @@ ends a call is decided by the guard and by the model's activity, within their de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -27,6 +27,9 @@ T = TypeVar("T")
 _LEDGER_ATTEMPT: Final = timedelta(seconds=15)
 """Of an activity that only talks to the ledger: it does not heartbeat, so this is how long a run
 waits for one whose worker died in it."""
+_LOOKING: Final = timedelta(seconds=120)
+_LOOKER_LOST: Final = timedelta(seconds=10)
+"""How soon a look is made again whose worker died in it; no other one begins meanwhile."""
 _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
 )
@@ -45,11 +48,13 @@ async def carry_out(
     limits: CallLimits,
     heartbeat_seconds: float,
     summary: str,
+    afresh_at_most: int | None = None,
 ) -> RawValue | None:
     """Run one activity of a turn; None where the server gave it up, time after time.
 
     What could not be dispatched (no ledger, a key that another action is at work on) is
-    started afresh, with a fresh clock: an outage ends no run.
+    started afresh, with a fresh clock: an outage ends no run. So often at most where somebody
+    comes back to it anyway.
     """
     afresh = given_up = 0
     while True:
@@ -71,7 +76,7 @@ async def carry_out(
         except ActivityError as err:
             if cancelled():
                 raise
-            if type_of(err) == NOT_STARTED:
+            if type_of(err) == NOT_STARTED and afresh != afresh_at_most:
                 await workflow.sleep(_AFRESH[min(afresh, len(_AFRESH) - 1)])
                 afresh += 1
             elif isinstance(err.cause, TimedOutError):
@@ -95,6 +100,17 @@ async def ask_ledger(activity: str, request: Any, summary: str) -> RawValue:
     return answer
 
 
+async def look(activity: str, summary: str) -> Any:
+    """Run an activity of the relay's, which looks at much; until it answers."""
+    return await workflow.execute_activity(
+        activity,
+        start_to_close_timeout=_LOOKING,
+        heartbeat_timeout=_LOOKER_LOST,
+        retry_policy=_RETRY,
+        summary=summary,
+    )
+
+
 async def see_through(work: Coroutine[Any, Any, T]) -> T:
     """Wait for ``work`` even where the run is cancelled meanwhile; that stands all the same."""
     task = asyncio.ensure_future(work)
@@ -104,6 +120,19 @@ async def see_through(work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError:
             continue
     return task.result()
+
+
+async def side_by_side(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Carry out calls side by side; each settles on its own. Return their results in order.
+
+    Only what ends the run is raised, and only after the siblings have settled.
+    """
+    results: list[T] = []
+    for one in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(one, BaseException):
+            raise one
+        results.append(one)
+    return results
 
 
 async def ended(running: asyncio.Future[Any]) -> None:
@@ -128,6 +157,8 @@ def type_of(error: ActivityError) -> str | None:
     return error.cause.type if isinstance(error.cause, ApplicationError) else None
 
 
-def failure(error: Any) -> ApplicationError:
+def failure(error: Any, *, limit: int = 500) -> ApplicationError:
     """Return the failure by which a run ends with one of our errors; final."""
-    return ApplicationError(scrub(str(error)), type=type(error).__name__, non_retryable=True)
+    return ApplicationError(
+        scrub(str(error), limit=limit), type=type(error).__name__, non_retryable=True
+    )

@@ -9,17 +9,31 @@ from typing import Any, Final, Literal
 from ..activities.conversation import Usage
 from ..canonical import scrub
 
-CallState = Literal["waiting", "running", "ok", "existing", "happened", "error", "unknown"]
+CallState = Literal[
+    "waiting",
+    "asking",
+    "running",
+    "ok",
+    "existing",
+    "happened",
+    "error",
+    "accepted",
+    "undone",
+    "unknown",
+]
 
 _SHOWN: Final = 25
 _KEPT: Final = 600
 _MARKS: Final[dict[CallState, str]] = {
     "waiting": "**waits for a person to approve it**",
+    "asking": "**waits for an answer**",
     "running": "running",
     "ok": "done",
+    "undone": "done, and undone since",
     "existing": "already done, by another action",
     "happened": "done, but its result could not be kept",
     "error": "not done: error",
+    "accepted": "accepted: the relay carries it out",
     "unknown": "**unknown: a person must settle it**",
 }
 
@@ -31,6 +45,16 @@ class CallProgress:
     position: str
     summary: str
     state: CallState
+    workflow_id: str = ""
+    """Of the sub-agent that carries it out."""
+    question: str = ""
+    """What it asks a person, while it waits for the answer."""
+
+    @property
+    def told(self) -> str:
+        """How it stands, in words."""
+        told = _MARKS[self.state]
+        return f"{told}: {_cell(self.question)}" if self.question else told
 
 
 @dataclass
@@ -61,8 +85,9 @@ class Progress:
 
     def markdown(self) -> str:
         """Return the details that the UI shows."""
+        model = f" ({_cell(self.model)})" if self.model else ""
         lines = [
-            f"**{_cell(self.agent)}** ({_cell(self.model)}): {_cell(self.state)}",
+            f"**{_cell(self.agent)}**{model}: {_cell(self.state)}",
             "",
             f"> {_cell(self.prompt)}",
         ]
@@ -72,7 +97,7 @@ class Progress:
             if hidden > 0:
                 lines.append(f"| … | {hidden} earlier calls | |")
             lines += [
-                f"| {call.position} | {_cell(call.summary)} | {_MARKS[call.state]} |"
+                f"| {call.position} | {_action(call)} | {call.told} |"
                 for call in self.calls[-_SHOWN:]
             ]
         return "\n".join(lines)
@@ -86,6 +111,13 @@ def summarise(tool: str, template: str | None, arguments: dict[str, Any]) -> str
         return scrub("".join(words), limit=150)
     told = " ".join(f"{name}={_value(value)}" for name, value in arguments.items())
     return scrub(f"{tool} {told}".strip(), limit=150)
+
+
+def _action(call: CallProgress) -> str:
+    if not call.workflow_id:
+        return _cell(call.summary)
+    # Not cut: the id is what its run is found by.
+    return f"{_cell(call.summary)} (sub-agent: `{call.workflow_id}`)"
 
 
 def _argument(arguments: dict[str, Any], name: str) -> str:

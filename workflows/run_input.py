@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 from temporalio import workflow
 
@@ -11,6 +12,12 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.conversation import Message
     from ..activities.limits import RunLimits
     from ..canonical import digest
+
+
+AGENT_RUN: Final = "AgentRun"
+"""The workflow type."""
+TASK_TIMEOUT: Final = timedelta(seconds=5)
+"""How long a run waits for a worker that died *inside* a workflow task; 10 s by default."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ commits it together with the model's answer.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +14,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities import replies
+    from ..activities import replies, state
     from ..activities.agent import AgentSpec
     from ..activities.conversation import Completion, Message, RunResult, ToolCall, ToolResult
     from ..activities.earlier_runs import RECORD_COMPLETION, RecordCompletion
@@ -37,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
         carry_out,
         failure,
         see_through,
+        side_by_side,
         stop_here_if_cancelled,
         type_of,
     )
@@ -77,6 +77,7 @@ class Turns:
             heartbeat_seconds=spec.heartbeat_seconds,
             thread_id=given.thread_id,
             progress=progress,
+            limits=given.limits,
         )
         self.ends_at = None if spec.deadline_seconds is None else _from_now(spec.deadline_seconds)
         """When its run_deadline passes, by the workflow's clock."""
@@ -207,21 +208,20 @@ class Turns:
 
     async def _run_calls(self, calls: list[ToolCall]) -> list[ToolResult]:
         """Run the calls of one message side by side; each settles on its own, in order."""
-        share = None
+        share = changes = None
         if self.version is not None:
             share = replies.share_of(len(calls), limit=self.spec.result_limit)
-        surroundings.set(Surroundings(self._thread_id, share, calls_tools=True))
-        settled = await asyncio.gather(
-            *(self._run_call(index, call) for index, call in enumerate(calls)),
-            return_exceptions=True,
+            changes = state.share_of(len(calls))
+        surroundings.set(
+            Surroundings(
+                self._thread_id,
+                share,
+                calls_tools=True,
+                thread_version=self.version,
+                changes_limit=changes,
+            )
         )
-        results = []
-        for one in settled:
-            # Only what ends the run is raised, and only after the siblings have settled.
-            if isinstance(one, BaseException):
-                raise one
-            results.append(one)
-        return results
+        return await side_by_side(self._run_call(index, call) for index, call in enumerate(calls))
 
     async def _run_call(self, index: int, call: ToolCall) -> ToolResult:
         at = position(self.step, index, epoch=self.epoch)
@@ -237,7 +237,7 @@ class Turns:
         else:
             reply = await self.calls.run(known[call.name], at, call.arguments)
         content = replies.content_text(reply, limit=content_share())
-        return ToolResult(at, call.id, call.name, reply.status, content)
+        return ToolResult(at, call.id, call.name, reply.status, content, reply.changes)
 
     def _show(self, state: str) -> None:
         self._progress.state = state

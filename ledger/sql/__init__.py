@@ -40,5 +40,10 @@ QUERIES: Final[dict[str, LiteralString]] = {
     **_load_queries("queries.sql"),
     **_load_queries("threads.sql"),
     **_load_queries("approvals.sql"),
+    **_load_queries("undo.sql"),
+    **_load_queries("relay.sql"),
+    **_load_queries("sub_runs.sql"),
+    **_load_queries("questions.sql"),
+    **_load_queries("outbox.sql"),
 }
-"""Each named query of ``queries.sql`` (runs and actions), ``threads.sql``, ``approvals.sql``."""
+"""Each named query: ``queries.sql`` (runs and actions), and a file for each other part."""

@@ -15,11 +15,13 @@ select %(key)s, run.run_key, %(position)s, %(thread_id)s, %(tool)s, %(args)s::js
 on conflict (key) do nothing;
 
 -- get_approval: one approval; `now` is the database's clock, by which it expires.
-select *, clock_timestamp() as now from agent_approvals where key = %(key)s;
+select a.*, r.workflow_id, clock_timestamp() as now
+  from agent_approvals a join agent_runs r using (run_key)
+ where a.key = %(key)s;
 
 -- decide: the one decision, while it may still be made and its run may still act on it.
 with run as (
-    select r.run_key from agent_runs r join agent_approvals a using (run_key)
+    select r.run_key, r.workflow_id from agent_runs r join agent_approvals a using (run_key)
      where a.key = %(key)s and r.state = 'running'
        for share of r
 )
@@ -29,7 +31,7 @@ update agent_approvals
   from run
  where key = %(key)s and decision is null
    and (expires_at is null or expires_at > clock_timestamp())
-returning agent_approvals.*, clock_timestamp() as now;
+returning agent_approvals.*, run.workflow_id, clock_timestamp() as now;
 
 -- expire: nobody decided in time.
 update agent_approvals
@@ -37,7 +39,7 @@ update agent_approvals
  where key = %(key)s and decision is null and expires_at <= clock_timestamp();
 
 -- list_approvals: what waits for a person, or all that was asked; the longest waiting first.
-select a.*, clock_timestamp() as now
+select a.*, r.workflow_id, clock_timestamp() as now
   from agent_approvals a join agent_runs r using (run_key)
  where (%(run_key)s::text is null or a.run_key = %(run_key)s)
    and (not %(only_waiting)s

@@ -2,9 +2,10 @@
 
 -- open_run: register a run, or go on with one that a retry or a reset opens again.
 insert into agent_runs (
-    run_key, workflow_id, agent, input_digest, opened_attempt_at, thread_id, spec)
+    run_key, workflow_id, agent, input_digest, opened_attempt_at, thread_id, spec,
+    parent_key, owner, namespace)
 values (%(run_key)s, %(workflow_id)s, %(agent)s, %(input_digest)s, %(attempt_at)s,
-        %(thread_id)s, %(spec)s::json)
+        %(thread_id)s, %(spec)s::json, %(parent_key)s, %(owner)s, %(namespace)s)
 on conflict (run_key) do update
     set agent = coalesce(nullif(agent_runs.agent, ''), excluded.agent),
         -- What the run has kept of its agent since it began; a deploy does not change it. None,
@@ -16,29 +17,39 @@ on conflict (run_key) do update
                         select from agent_completions where run_key = excluded.run_key)
                then null else coalesce(agent_runs.thread_id, excluded.thread_id) end,
         input_digest = coalesce(nullif(agent_runs.input_digest, ''), excluded.input_digest),
+        namespace = coalesce(agent_runs.namespace, excluded.namespace),
         state = case
             when agent_runs.state = 'ended' and agent_runs.stopped_at is null
                  and agent_runs.ended_attempt_at < excluded.opened_attempt_at
-            then 'running' else agent_runs.state end
+                 and agent_runs.owner is not distinct from excluded.owner
+            then 'running' else agent_runs.state end,
+        -- It lives: a reset, or a retry, goes on with it.
+        gone_as = case
+            when agent_runs.stopped_at is null
+                 and agent_runs.ended_attempt_at < excluded.opened_attempt_at
+            then null else agent_runs.gone_as end
 returning *, clock_timestamp() as now;
 
 -- stop_run: from this commit on the run starts nothing; one that is being undone is left alone.
 -- A run that has not opened yet is kept from opening.
 insert into agent_runs (
-    run_key, workflow_id, agent, input_digest, state, opened_attempt_at, stopped_at, stop_reason)
+    run_key, workflow_id, agent, input_digest, state, opened_attempt_at, stopped_at, stop_reason,
+    compensate, parent_key, owner, namespace)
 values (%(run_key)s, %(workflow_id)s, %(agent)s, '', 'stopping', %(attempt_at)s,
-        clock_timestamp(), %(reason)s)
+        clock_timestamp(), %(reason)s, %(compensate)s, %(parent_key)s, %(owner)s, %(namespace)s)
 on conflict (run_key) do update
     set state = case agent_runs.state when 'running' then 'stopping' else agent_runs.state end,
         stopped_at = coalesce(agent_runs.stopped_at, clock_timestamp()),
-        stop_reason = coalesce(agent_runs.stop_reason, excluded.stop_reason)
+        stop_reason = coalesce(agent_runs.stop_reason, excluded.stop_reason),
+        compensate = agent_runs.compensate or excluded.compensate
 returning *, clock_timestamp() as now;
 
--- end_run: close a run; a later attempt (by the engine's clock) may open it again.
+-- end_run: close a run; a later attempt (by the engine's clock) may open it again. One that is
+-- being undone is closed by that; not one of a sub-agent for which another workflow acts by now.
 update agent_runs
-   set state = 'ended',
+   set state = case state when 'unwinding' then state else 'ended' end, gone_as = null,
        ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
- where run_key = %(run_key)s
+ where run_key = %(run_key)s and (owner is null or owner = coalesce(%(owner)s::text, owner))
 returning *, clock_timestamp() as now;
 
 -- park_left_over: what a run that has ended leaves dispatched (a stop came between two tries)
@@ -51,9 +62,15 @@ update agent_actions
                           else lease_until end
  where run_key = %(run_key)s
    and status = 'pending' and parked_at is null and dispatched_at is not null
+   -- Not what the relay sends, whatever becomes of the run.
+   and not relayed
    -- Not what a younger execution (a reset's) has begun: it goes on with the run.
    and attempt_at <= %(attempt_at)s
-   and (claimed_by = key or lease_until < clock_timestamp());
+   and not exists (select from agent_runs where run_key = %(run_key)s and state = 'unwinding')
+   and (claimed_by = key or lease_until < clock_timestamp())
+   -- Nor what the relay sees to, whatever becomes of the run.
+   and not exists (select from agent_relay q where q.key = agent_actions.key
+                                               and q.due_at is not null);
 
 -- get_run: one run.
 select *, clock_timestamp() as now from agent_runs where run_key = %(run_key)s;
@@ -67,9 +84,10 @@ select *, clock_timestamp() as now from agent_runs
 -- lock_run: keep the run's state as it is until this claim has committed.
 select * from agent_runs where run_key = %(run_key)s for share;
 
--- reopen_run: a claim by an execution that began after the end goes on with the run.
-update agent_runs set state = 'running'
- where run_key = %(run_key)s and state = 'ended' and stopped_at is null
+-- reopen_run: a claim by an execution that began after the end goes on with the run. One of a
+-- sub-agent goes on by its parent's call, and not by itself.
+update agent_runs set state = 'running', gone_as = null
+ where run_key = %(run_key)s and state = 'ended' and stopped_at is null and parent_key is null
    and ended_attempt_at < %(attempt_at)s
 returning *;
 
@@ -80,17 +98,18 @@ with run as (
     select run_key from agent_runs
      where run_key = %(run_key)s and state = 'running'
        and (epoch <= %(epoch)s or fork_step > %(step)s)
+       and (owner is null or owner = %(owner)s)
        for share
 ), action as (
     insert into agent_actions (
         key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, effect,
         key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-        lease_until, sent_until, tries, dispatched_at)
+        lease_until, sent_until, tries, dispatched_at, compensator)
     select %(key)s, %(tool)s, %(args)s::json, run.run_key, %(position)s, %(thread_id)s,
            %(idempotency_key)s, %(domain_key)s::text, %(effect)s, %(key_ttl)s::interval,
            %(requested_digest)s, %(effective_digest)s, %(token)s::uuid, %(key)s,
            %(attempt_at)s::timestamptz, clock_timestamp() + %(lease)s::interval,
-           clock_timestamp() + %(deadline)s::interval, 1, clock_timestamp()
+           clock_timestamp() + %(deadline)s::interval, 1, clock_timestamp(), %(compensator)s
       from run
      where not exists (select from agent_domain_keys where domain_key = %(domain_key)s)
        -- The same call of an earlier turn is unknown: see open_unknown.
@@ -133,19 +152,20 @@ update agent_domain_keys set held_by = null
 insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
     effect, key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-    lease_until, sent_until, tries, dispatched_at)
+    lease_until, sent_until, tries, dispatched_at, compensator, undoes)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
     %(requested_digest)s, %(effective_digest)s, %(token)s, %(key)s, %(attempt_at)s,
-    clock_timestamp() + %(lease)s, clock_timestamp() + %(deadline)s, 1, clock_timestamp())
+    clock_timestamp() + %(lease)s, clock_timestamp() + %(deadline)s, 1, clock_timestamp(),
+    %(compensator)s, %(undoes)s)
 returning *, clock_timestamp() as now;
 
 -- insert_settled: an action that is never called: it duplicates another, or was refused.
 insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
     effect, key_ttl, requested_digest, effective_digest, duplicate_of, status, outcome,
-    effect_possible, result, done_at, parked_at, parked_reason)
+    effect_possible, result, done_at, parked_at, parked_reason, undoes)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
@@ -153,7 +173,7 @@ values (
     %(effect_possible)s, %(result)s::json,
     case when %(status)s = 'done' then clock_timestamp() end,
     case when %(parked_reason)s::text is not null then clock_timestamp() end,
-    %(parked_reason)s)
+    %(parked_reason)s, %(undoes)s)
 returning *, clock_timestamp() as now;
 
 -- dispatch: call an action that stands: a mere intent, or one taken over.
@@ -182,17 +202,11 @@ update agent_actions
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
 
--- send_after_asking: it surely never happened; call it, if the asking run still runs.
-with run as (
-    select run_key from agent_runs
-     where run_key = %(run_key)s and state = 'running'
-       for share
-)
+-- send_after_asking: it surely never happened; call it.
 update agent_actions
    set asking = false, in_progress = false, tries = tries + 1,
        lease_until = clock_timestamp() + %(lease)s,
        sent_until = clock_timestamp() + %(deadline)s
-  from run
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
 returning key;
 
@@ -222,8 +236,9 @@ select *, clock_timestamp() as now from agent_actions
 -- settle: a person's word about an unknown action, and about the calls answered with it.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       undone_by = case when %(effect_possible)s then undone_by end,
        result = %(result)s::json, done_at = clock_timestamp(),
-       settled_at = case when parked_at is not null then clock_timestamp() end,
+       settled_at = case when parked_at is not null or relayed then clock_timestamp() end,
        parked_at = null, parked_reason = null,
        decided_by = %(by)s, decided_at = clock_timestamp()
  where status = 'pending'
@@ -241,21 +256,32 @@ update agent_actions
    and not asking and parked_at is null
 returning key;
 
--- record: the outcome, by the attempt that holds the claim; the first one stands.
+-- record: the outcome, by the attempt that holds the claim; the first one stands. Not of what
+-- undoes another, was reopened, or is sent by the relay and can be undone: more is to be written
+-- with those. What the relay sent becomes known to its run by this, which was told that it is
+-- pending.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
-       result = %(result)s::json, done_at = clock_timestamp()
+       result = %(result)s::json, state_changes = %(state_changes)s::json,
+       done_at = clock_timestamp(),
+       undone_by = case when %(effect_possible)s then undone_by end,
+       settled_at = case when relayed then clock_timestamp() end
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
+   and undoes is null and reopened_at is null
+   and not (relayed and compensator is not null)
 returning key;
 
 -- record_late: the same where the common case is not: by the attempt that holds the claim, of
--- an action that was told to be unknown meanwhile; and that it happened, by an attempt that
--- another one has taken over from and that nobody is at work for any more, which is true
--- whoever owns the row.
+-- an action that undoes another, or was told to be unknown meanwhile; and that it happened, by
+-- an attempt that another one has taken over from and that nobody is at work for any more,
+-- which is true whoever owns the row.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
-       result = %(result)s::json, done_at = clock_timestamp(),
-       settled_at = case when parked_at is not null then clock_timestamp() end,
+       result = %(result)s::json, state_changes = %(state_changes)s::json,
+       done_at = clock_timestamp(),
+       undone_by = case when %(effect_possible)s then undone_by end,
+       settled_at = case when parked_at is not null or reopened_at is not null or relayed
+                         then clock_timestamp() end,
        parked_at = null, parked_reason = null
  where key = %(key)s and status = 'pending'
    and (claim_token = %(token)s
@@ -266,23 +292,78 @@ returning key;
 -- void_intent: nothing was sent, and its run, which does not run any more, never will.
 update agent_actions
    set status = 'done', outcome = 'error', effect_possible = false,
-       result = %(result)s::json, done_at = clock_timestamp()
+       result = %(result)s::json, done_at = clock_timestamp(),
+       settled_at = case when relayed then clock_timestamp() end
  where key = %(key)s and status = 'pending' and dispatched_at is null and parked_at is null
 returning key;
+
+-- mark_undone: what this action undid is undone, and its business fact can be asked for again,
+-- in the next generation.
+with undone as (
+    update agent_actions f
+       set undone_by = u.key,
+           -- The conversation is told what an unwinding took back; of its own refund it knows.
+           settled_at = case when starts_with(u.position, 'undo-') then clock_timestamp()
+                             else f.settled_at end,
+           told_step = case when starts_with(u.position, 'undo-') then null else f.told_step end,
+           told_version = case when starts_with(u.position, 'undo-') then null
+                               else f.told_version end
+      from agent_actions u
+     where u.key = any(%(keys)s) and u.status = 'done' and u.effect_possible and f.key = u.undoes
+       and f.undone_by is null and f.effect_possible is not false
+       -- What has not been sent yet still will be, and is not undone by what came before.
+       and f.dispatched_at is not null
+    returning f.key, f.domain_key, f.status
+)
+update agent_domain_keys d set held_by = null
+  from undone
+ where undone.status = 'done' and d.domain_key = undone.domain_key and d.held_by = undone.key;
+
+-- release_undone: it became known after it had been undone.
+update agent_domain_keys d set held_by = null
+  from agent_actions a
+ where a.key = %(key)s and a.status = 'done' and a.undone_by is not null
+   and d.domain_key = a.domain_key and d.held_by = a.key;
+
+-- leave_relay: they have an end: the relay need not see to them any more, nor to what they undo.
+delete from agent_relay where key = any(%(keys)s)
+    or key in (select undoes from agent_actions where key = any(%(keys)s));
+
+-- relay_undo: it happened after its run had been undone: the relay has it undone, too.
+insert into agent_relay (key, why, tool)
+select a.key, 'undo', a.compensator
+  from agent_actions a join agent_runs r using (run_key)
+ where a.key = %(key)s and a.status = 'done' and a.effect_possible and a.compensator is not null
+   and a.undone_by is null and a.duplicate_of is null and r.unwound_at is not null
+on conflict (key) do update
+    set why = excluded.why, tool = excluded.tool, due_at = clock_timestamp(), starts = 0;
+
+-- reopen: have somebody try, or ask about, what was parked. Not while an attempt may be at work.
+update agent_actions
+   set parked_at = null, parked_reason = null, reopened_at = clock_timestamp(), failures = 0
+ where key = %(key)s and status = 'pending' and parked_at is not null and duplicate_of is null
+   and (lease_until is null or lease_until <= clock_timestamp())
+returning *, clock_timestamp() as now;
 
 -- settle_repeats: the calls that were answered with an action that was unknown until now.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, done_at = clock_timestamp(),
        parked_at = null, parked_reason = null, settled_at = clock_timestamp()
- where duplicate_of = %(key)s and parked_at is not null;
+ where duplicate_of = %(key)s and parked_at is not null
+returning key;
 
 -- park: not sent again by itself; a person settles it.
 update agent_actions
    set parked_at = clock_timestamp(), parked_reason = %(reason)s,
        failures = coalesce(%(failures)s::integer, failures),
        -- The attempt that parks its own call is over; one that was lost may still be at work.
-       lease_until = case when %(over)s then clock_timestamp() else lease_until end
+       lease_until = case when %(over)s then clock_timestamp() else lease_until end,
+       -- Where every try is known to be over, nothing is sent any more: who asks later need
+       -- not wait for that.
+       sent_until = case when %(over)s
+                          and (tries = 1 or coalesce(%(failures)s::integer, failures) >= tries)
+                         then least(sent_until, clock_timestamp()) else sent_until end
  where key = %(key)s and status = 'pending' and parked_at is null
    and (%(token)s::uuid is null or claim_token = %(token)s)
 returning *, clock_timestamp() as now;

@@ -11,6 +11,17 @@ returning *;
 -- get_thread: one conversation.
 select * from agent_threads where thread_id = %(thread_id)s;
 
+-- get_thread_with_state: one conversation, and its state at a version, or now.
+select t.*, s.state, s.version as state_version
+  from agent_threads t
+  left join lateral (
+        select state, version from agent_states
+         where thread_id = t.thread_id and superseded_at is null
+           and (%(version)s::integer is null or version <= %(version)s::integer)
+         order by version desc
+         limit 1) s on true
+ where t.thread_id = %(thread_id)s;
+
 -- lock_thread: keep its version as it is until this has committed.
 select * from agent_threads where thread_id = %(thread_id)s for update;
 
@@ -44,7 +55,7 @@ select thread_id, request_id, message, reply from agent_requests
  where thread_id = %(thread_id)s and request_id = %(request_id)s;
 
 -- commit_turn: the messages of one turn, the thread's next version, the tokens that it took, the
--- reply to its request and what it told, all or nothing. The messages are bound in binary: as a
+-- state that it leaves, the reply to its request and what it told, all or nothing. The messages are bound in binary: as a
 -- text the driver escapes a list by regular expressions, for seconds. No row back: the thread is
 -- at another version, or deleted.
 with thread as (
@@ -67,6 +78,10 @@ with thread as (
       from thread,
            unnest(%(roles)s::text[], %(messages)b::text[], %(request_ids)s::text[])
                 with ordinality as one (role, message, request_id, ordinal)
+), state as (
+    insert into agent_states (thread_id, version, state)
+    select thread.thread_id, thread.version, %(state)s::text::json
+      from thread where %(state)s::text is not null
 ), request as (
     update agent_requests set reply = %(reply)s::json, replied_version = thread.version
       from thread
@@ -96,6 +111,9 @@ delete from agent_messages where thread_id = %(thread_id)s;
 -- delete_requests: of a deleted conversation.
 delete from agent_requests where thread_id = %(thread_id)s;
 
+-- delete_states: of a deleted conversation.
+delete from agent_states where thread_id = %(thread_id)s;
+
 -- delete_values: of a deleted conversation.
 delete from agent_values where thread_id = %(thread_id)s;
 
@@ -113,11 +131,13 @@ select value from agent_values where key = %(key)s;
 -- if a failover has lost its row.
 insert into agent_runs (
     run_key, workflow_id, agent, input_digest, state, opened_attempt_at, ended_attempt_at,
-    stopped_at, stop_reason)
+    stopped_at, stop_reason, parent_key, owner)
 values (%(run_key)s, %(workflow_id)s, '', '', 'ended', clock_timestamp(), clock_timestamp(),
-        clock_timestamp(), %(reason)s)
+        clock_timestamp(), %(reason)s, %(parent_key)s,
+        case when %(parent_key)s::text is not null then '' end)
 on conflict (run_key) do update
-   set state = 'ended',
+   -- What is being undone goes on being undone, and is ended by that.
+   set state = case agent_runs.state when 'unwinding' then 'unwinding' else 'ended' end,
        ended_attempt_at = greatest(agent_runs.ended_attempt_at, agent_runs.opened_attempt_at),
        stopped_at = coalesce(agent_runs.stopped_at, clock_timestamp()),
        stop_reason = coalesce(agent_runs.stop_reason, excluded.stop_reason);
@@ -162,6 +182,10 @@ select run_key from agent_messages
 
 -- supersede: take back what the conversation has from this version on.
 update agent_messages set superseded_at = clock_timestamp()
+ where thread_id = %(thread_id)s and version >= %(version)s and superseded_at is null;
+
+-- supersede_states: take the state back with it.
+update agent_states set superseded_at = clock_timestamp()
  where thread_id = %(thread_id)s and version >= %(version)s and superseded_at is null;
 
 -- untell: what was told in what is taken back is to be told again.

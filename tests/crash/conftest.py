@@ -1,20 +1,36 @@
 """The stage as fixtures."""
 
-from collections.abc import AsyncIterator
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from commitline.devstack import DevStack
+from commitline.tests.crash.nursery import Nursery
 from commitline.tests.crash.stage import Scene, Stage
 
 
 @pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """The nursery of the session."""
+    folder = Path(tempfile.mkdtemp(prefix="commitline-"))  # short, as a socket's path must be
+    with Nursery(folder) as made:
+        yield made
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
 def stage(
-    devstack: DevStack, database_template: str, tmp_path_factory: pytest.TempPathFactory
+    devstack: DevStack,
+    database_template: str,
+    nursery: Nursery,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Stage:
     """The stage of the session."""
-    return Stage(devstack, database_template, tmp_path_factory.mktemp("crash"))
+    return Stage(devstack, database_template, tmp_path_factory.mktemp("crash"), nursery)
 
 
 @pytest_asyncio.fixture

@@ -37,6 +37,7 @@ from commitline.identity import thread_workflow
 from commitline.ledger import Action, StoredMessage
 from commitline.testing.processes import ProviderProcess, WorkerProcess
 from commitline.testing.provider import serve
+from commitline.tests.crash.nursery import Nursery
 
 T = TypeVar("T")
 
@@ -89,7 +90,13 @@ class Scene:
     """A world of its own. Runs in it start at once and go on when a worker is there."""
 
     def __init__(
-        self, *, client: AgentClient, provider: ProviderProcess, settings: Settings, folder: Path
+        self,
+        *,
+        client: AgentClient,
+        provider: ProviderProcess,
+        settings: Settings,
+        folder: Path,
+        nursery: Nursery,
     ) -> None:
         self.client = client
         self.provider = provider
@@ -97,6 +104,7 @@ class Scene:
         self.run_id = f"run-{uuid.uuid4()}"
         self.thread_id = f"talk-{uuid.uuid4()}"
         self._folder = folder
+        self._nursery = nursery
 
     @property
     def temporal(self) -> Client:
@@ -111,6 +119,8 @@ class Scene:
             "COMMITLINE_DATABASE_URL": self.settings.database_url,
             "COMMITLINE_TASK_QUEUE": self.settings.task_queue,
             "COMMITLINE_HEARTBEAT_SECONDS": "1",
+            # Schedules outlive their scenes, and there are hundreds: who needs one asks for it.
+            "COMMITLINE_RELAY_SECONDS": "0",
             "SHOP_PROVIDER_URL": self.provider.url,
             "CRASH_FOLDER": str(self._folder),
         }
@@ -127,7 +137,7 @@ class Scene:
 
     def worker(self, app: str, *, crash_at: str | None = None, **environment: str) -> WorkerProcess:
         """Return a worker process, to be started by ``with``."""
-        return WorkerProcess(
+        return self._nursery.worker(
             app,
             environment={**self.environment, **environment},
             log=self.log,
@@ -372,10 +382,11 @@ class Played(Generic[T]):
 class Stage:
     """Makes scenes on the session's servers."""
 
-    def __init__(self, devstack: DevStack, template: str, folder: Path) -> None:
+    def __init__(self, devstack: DevStack, template: str, folder: Path, nursery: Nursery) -> None:
         self._devstack = devstack
         self._template = template
         self._folder = folder
+        self._nursery = nursery
         self._copying = threading.Lock()
 
     def play(self, scripts: Mapping[str, Script[T]]) -> Played[T]:
@@ -407,13 +418,19 @@ class Stage:
         settings = Settings(
             database_url=urlsplit(self._devstack.database_url)._replace(path=f"/{name}").geturl(),
             task_queue=name,
+            relay_seconds=0,
         )
         temporal = await Client.connect(self._devstack.temporal_address)
         await asyncio.to_thread(self._create_database, name)
         with _provider() as provider:
             async with AgentClient(temporal, settings) as client:
-                scene = Scene(client=client, provider=provider, settings=settings, folder=folder)
-                yield scene
+                yield Scene(
+                    client=client,
+                    provider=provider,
+                    settings=settings,
+                    folder=folder,
+                    nursery=self._nursery,
+                )
         await asyncio.to_thread(self._drop_database, name)
 
     def _create_database(self, name: str) -> None:

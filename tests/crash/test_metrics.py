@@ -29,7 +29,7 @@ async def test_timeouts_errors_and_parks_are_counted_and_served(scene: Scene) ->
     with scene.worker("metrics:app", COMMITLINE_METRICS_ADDRESS=address):
         await scene.aftermath()
         with await asyncio.to_thread(
-            urllib.request.urlopen, f"http://{address}/metrics", timeout=10
+            urllib.request.urlopen, f"http://{address}/metrics", timeout=40
         ) as answer:
             served = counted(answer.read().decode())
 

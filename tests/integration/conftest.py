@@ -6,6 +6,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from urllib.parse import urlsplit
 
+import certifi
 import psycopg
 import pytest
 import pytest_asyncio
@@ -16,17 +17,33 @@ from commitline.ledger import ActionLedger, ledger_pool
 from commitline.ledger.pool import Pool
 
 _TABLES = (
+    "agent_relay",
     "agent_messages",
     "agent_requests",
     "agent_values",
+    "agent_states",
     "agent_approvals",
+    "agent_relay",
+    "agent_questions",
     "agent_threads",
     "agent_completions",
     "agent_domain_keys",
+    "agent_relay",
     "agent_actions",
     "agent_runs",
 )
 """What refers to another comes before it."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Spare each HTTP client the reading of all authorities: nothing here speaks TLS."""
+    end = "-----END CERTIFICATE-----\n"
+    file = tmp_path_factory.mktemp("authorities") / "one.pem"
+    file.write_text(certifi.contents().partition(end)[0] + end, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SSL_CERT_FILE", str(file))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import pytest
 from temporalio.client import Client
 
-from commitline import Agent, App, Effect, tool
+from commitline import Agent, App, Effect, State, tool
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
@@ -39,14 +39,24 @@ class Clerk:
         return say(f"[bold]{len(said)}[/]: {said[-1]}")
 
 
+class Till(State):
+    charged: str = ""
+
+
 @tool(effect=Effect.IDEMPOTENT)
-async def charge(order: str) -> dict[str, str]:
+async def charge(till: Till, order: str) -> dict[str, str]:
+    till.charged = f"[bold]{order}[/]"
     return {"order": order}
 
 
 @pytest.fixture
 def settings(database_url: str) -> Settings:
-    return Settings(database_url=database_url, task_queue=f"cli-{uuid.uuid4()}", grace_seconds=5)
+    return Settings(
+        database_url=database_url,
+        task_queue=f"cli-{uuid.uuid4()}",
+        grace_seconds=5,
+        relay_seconds=0,
+    )
 
 
 class Shop:
@@ -81,8 +91,8 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(temporal: Client, settings: Settings) -> AsyncIterator[Shop]:
-    app = App([Agent("clerk", Clerk(), "Serve.", tools=[charge])])
+async def shop(temporal: Client, settings: Settings, app: App | None = None) -> AsyncIterator[Shop]:
+    app = app or App([Agent("clerk", Clerk(), "Serve.", tools=[charge], state=Till)])
     async with (
         ledger_pool(settings.database_url, size=4) as pool,
         app_worker(app, client=temporal, ledger=ActionLedger(pool), settings=settings),
@@ -123,6 +133,7 @@ async def test_a_conversation_is_begun_gone_on_with_and_shown(
         '-> charge {"order":"4821"}',
         '<- 0.0 charge: ok: {"order":"4821"}',
         "[bold]2[/]: thanks",
+        'state  {"charged":"[bold]4821[/]"}',
     ):
         assert told in shown.stdout, told
     assert widest(shown) <= 80

@@ -1087,7 +1087,7 @@ async def holding(pool: Pool, statement: LiteralString, **parameters: Any) -> As
 
 async def until_blocked(pool: Pool, sessions: int) -> None:
     """Return when Postgres shows that so many sessions of this database wait for a lock."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     found = -1
     while time.monotonic() < deadline:
         (count,) = await sql(

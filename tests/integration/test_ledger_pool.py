@@ -80,7 +80,7 @@ class Observer:
 
     async def until(self, condition: LiteralString) -> None:
         """Return when it holds for one of the ledger's sessions."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             found = await self.ask(
                 "select 1 from pg_stat_activity where datname = current_database() "

@@ -23,7 +23,7 @@ Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 
 SILENCE = 0.2
 """Seconds without an answer, after which a client of these tests is convinced."""
-PATIENCE = 20
+PATIENCE = 60
 NEVER = 600
 A_MEGABYTE = 1_000_000
 

@@ -83,7 +83,10 @@ _TABLES: Final = (
     "agent_messages",
     "agent_requests",
     "agent_values",
+    "agent_states",
     "agent_approvals",
+    "agent_relay",
+    "agent_questions",
     "agent_runs",
     "agent_actions",
     "agent_domain_keys",
@@ -286,7 +289,7 @@ def holding_action(pool: Pool, key: ActionKey) -> Any:
 
 async def until_blocked(pool: Pool, sessions: int) -> None:
     """Return when Postgres shows that so many sessions of this database wait for a lock."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     found = -1
     while time.monotonic() < deadline:
         (count,) = await sql(
@@ -1014,7 +1017,7 @@ async def written(ledger: ActionLedger, threads: ThreadLedger) -> None:
     await unknown(ledger, action())
     await threads.receive(THREAD, "r1", '"where is it?"', agent=None)
     await threads.receive(THREAD, "r2", '"and now?"', agent=None)
-    await threads.commit(turn(0, replies_to="r1", reply='"there"'))
+    await threads.commit(replace(turn(0, replies_to="r1", reply='"there"'), state='{"a":1}'))
     await threads.commit(turn(1, step=1))
     await ledger.put_value(ActionKey("large"), THREAD, '"large"')
 
@@ -1036,7 +1039,9 @@ async def test_a_deleted_conversation_leaves_a_tombstone_and_the_record_of_its_a
     assert tombstone is not None
     assert (tombstone.version, tombstone.written_by) == (3, RUN_A)
     assert tombstone.deleted_at is not None
-    left = await everything(pool, "agent_messages", "agent_requests", "agent_values")
+    left = await everything(
+        pool, "agent_messages", "agent_requests", "agent_values", "agent_states"
+    )
     assert not [text for rows in left.values() for text in rows if THREAD in text]
     assert await ledger.get_value(ActionKey("large")) is None
     kept = await everything(pool, "agent_actions", "agent_domain_keys")
@@ -1596,6 +1601,48 @@ async def test_a_fork_takes_back_what_was_said_from_its_turn_on(
     assert kept["count"] == 4
 
 
+async def test_the_state_is_that_of_a_version_and_a_fork_takes_it_back(
+    ledger: ActionLedger, threads: ThreadLedger
+) -> None:
+    text = '{"a": 1.50, "\\ud83d": [true]}'
+    await threads.commit(replace(turn(0), state=text))
+    await threads.commit(turn(1, step=1))
+    await threads.commit(replace(turn(2, step=2), state='{"a":2}'))
+    again = await threads.commit(replace(turn(2, step=2), state='{"a":3}'))
+    with pytest.raises(StaleThread):
+        await threads.commit(replace(turn(1, RUN_B), state='{"a":4}'))
+
+    read = [await threads.state(THREAD, version) for version in (0, 1, 2, 3, None)]
+
+    assert read == ["{}", text, text, '{"a":2}', '{"a":2}']
+    assert again.earlier is not None
+    found = await threads.read(RUN_A, THREAD)
+    assert (found.state, found.state_version) == ('{"a":2}', 3)
+    await threads.fork(RUN_A, 2)
+    assert await threads.state(THREAD) == text
+    await threads.commit(replace(turn(4, step=2, epoch=1), state='{"a":5}'))
+    assert await threads.state(THREAD, 4) == text
+    assert await threads.state(THREAD) == '{"a":5}'
+
+
+async def test_what_a_call_changed_is_recorded_with_its_outcome_and_once(
+    ledger: ActionLedger, threads: ThreadLedger
+) -> None:
+    """By its attempt, by one that was told to be unknown, and never by a receipt."""
+    changes = '{"set":{"a":1}}'
+    first, late = action(), action(position="0.1")
+    claim = await dispatched(ledger, first)
+    outcome = replace(RECEIPT, state_changes=changes)
+    assert await ledger.record(claim, outcome) == outcome
+    assert await ledger.record(claim, replace(outcome, state_changes=None)) == outcome
+    parked = await unknown(ledger, late)
+    assert (await row(ledger, late)).state_changes is None
+    await ledger.record(parked, outcome)
+
+    assert [(await row(ledger, one)).state_changes for one in (first, late)] == [changes] * 2
+    assert (await row(ledger, first)).recorded == outcome
+
+
 async def test_a_forked_run_goes_another_way_and_what_it_answers_stands(
     ledger: ActionLedger, threads: ThreadLedger, pool: Pool
 ) -> None:
@@ -2063,7 +2110,8 @@ async def test_an_intent_that_comes_back_while_its_turn_is_given_up_is_void_and_
 async def test_giving_up_and_a_settlement_of_what_its_calls_repeat_do_not_wait_for_each_other(
     ledger: ActionLedger, threads: ThreadLedger, pool: Pool
 ) -> None:
-    await sql(pool, "truncate agent_actions")  # its rows lie in the order of these claims
+    # Its rows lie in the order of these claims.
+    await sql(pool, "truncate agent_relay, agent_actions")
     original = await unknown(ledger, action("0.0"))
     for request in (action("1.9"), action(run=RUN_C), action("1.10")):
         assert isinstance(await ledger.claim(request, attempt()), Parked)

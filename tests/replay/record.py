@@ -14,19 +14,35 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
-from commitline import Agent, AgentClient, App, Effect, ScriptedModel, ToolRefused, tool
+from commitline import (
+    Agent,
+    AgentClient,
+    App,
+    Effect,
+    Plan,
+    ScriptedModel,
+    Tool,
+    ToolContext,
+    ToolRefused,
+    result_of,
+    step,
+    tool,
+)
+from commitline.activities.agent_tool import AgentTool
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import Answer, call, say
+from commitline.client import AnyRun
 from commitline.config import Settings
 from commitline.devstack import DevStack
-from commitline.errors import RunError
+from commitline.errors import ModelRejected
 from commitline.examples.shop.app import charge_card, lookup_order, send_receipt
-from commitline.ledger import ActionLedger, ledger_pool, migrate
+from commitline.ledger import ActionLedger, Question, ledger_pool, migrate
 from commitline.process import leave
 from commitline.testing.processes import ProviderProcess
 from commitline.testing.proxy import TcpProxy
@@ -67,6 +83,44 @@ async def outlives_the_database(seconds: float) -> str:
     threading.Timer(seconds, PROXIES[0].restore).start()
     return "acted"
 
+
+@tool(effect=Effect.AT_MOST_ONCE)
+async def asks(ctx: ToolContext) -> str:
+    """Ask a person twice."""
+    return f"{await ctx.interrupt('first')} and {await ctx.interrupt('second')}"
+
+
+@tool(effect=Effect.AT_MOST_ONCE, approval_expires=timedelta(seconds=1))
+async def asks_in_vain(ctx: ToolContext) -> str:
+    """Ask a person who does not answer."""
+    return str(await ctx.interrupt("Anybody?"))
+
+
+@tool(effect=Effect.IDEMPOTENT)
+async def puts_back(result: str) -> str:
+    """Undo `takes`."""
+    return f"{result} is back"
+
+
+@tool(effect=Effect.IDEMPOTENT, compensate=puts_back)
+async def takes(what: str) -> str:
+    """Act, and be undone."""
+    return what
+
+
+PLANS = {
+    "plan_undone": Plan(
+        "undone",
+        [
+            step(takes, {"what": "one"}, name="first"),
+            [
+                step(takes, {"what": result_of("first")}, name="second"),
+                step(lookup_order, {"order_id": "4821"}),
+            ],
+            step(refuses, {"why": result_of("lookup_order", "currency")}),
+        ],
+    ),
+}
 
 THREE = call(
     ("lookup_order", {"order_id": "4821"}),
@@ -114,21 +168,38 @@ SCRIPTS: dict[str, Sequence[Answer]] = {
     "three_calls_of_a_thread": [THREE, say("Done.")],
     "two_requests_of_a_thread": [LOOK, say("One."), LOOK, say("Two.")],
     "forked": [LOOK, LOOK, say("Done.")],
+    "sub_agents": [
+        call(("clerk", {"prompt": "Look."}), ("clerk", {"prompt": "Fail."})),
+        say("Done."),
+    ],
     "structured_output": [
         say("Three."),
         call(("final_result", {"value": "three"})),
         call(("final_result", {"value": 3})),
     ],
+    "asked_midway": [call(("asks", {}), ("asks_in_vain", {})), say("Done.")],
 }
 DEADLINES = {"within_its_deadline": 600, "past_its_deadline": 1}
 
 
+def looks_or_fails(request: ModelRequest) -> Completion:
+    """Do what the prompt says."""
+    if request.messages[0].text == "Fail.":
+        raise ModelRejected("it fails")
+    return LOOK if len(request.messages) == 1 else say("Looked.")
+
+
+CLERK = Agent("clerk", ScriptedModel("clerk's", [looks_or_fails] * 2), "", [lookup_order])
+
+
 def agent(name: str) -> Agent:
     """Return the agent of one history; its tools are the same in all of them."""
-    tools = [
+    tools: list[Tool | AgentTool] = [
         *(lookup_order, charge_card, send_receipt),
-        *(fails, refuses, waits, outlives_the_database),
+        *(fails, refuses, waits, outlives_the_database, asks, asks_in_vain),
     ]
+    if name == "sub_agents":
+        tools = [CLERK.as_tool(description="Looks.")]
     model = ScriptedModel(f"scripted-{name}", SCRIPTS[name])
     deadline = DEADLINES.get(name)
     output = int if name == "structured_output" else None
@@ -139,10 +210,10 @@ def agent(name: str) -> Agent:
 
 async def record(stack: DevStack) -> None:
     """Run every script and write down what happened."""
-    settings = Settings(database_url=stack.database_url, heartbeat_seconds=1)
+    settings = Settings(database_url=stack.database_url, heartbeat_seconds=1, relay_seconds=0)
     await migrate(settings.database_url)
     temporal = await Client.connect(stack.temporal_address)
-    app = App(agents=[agent(name) for name in SCRIPTS])
+    app = App(agents=[agent(name) for name in SCRIPTS], tools=[takes])
     with TcpProxy.before(settings.database_url) as proxy:
         PROXIES.append(proxy)
         await serve_and_record(app, temporal, settings, proxy.url(settings.database_url))
@@ -156,13 +227,14 @@ async def serve_and_record(app: App, temporal: Client, settings: Settings, url: 
             app_worker(app, client=temporal, ledger=ledger, settings=settings),
             AgentClient(temporal, settings) as client,
         ):
-            for name in SCRIPTS:
+            for name in (*SCRIPTS, *PLANS):
                 if not (HISTORIES / f"{name}.json").exists():
                     await record_one(client, name)
 
 
 async def record_one(client: AgentClient, name: str) -> None:
     """Run one script to its end, good or bad, and write its history."""
+    run: AnyRun
     if name.endswith("_of_a_thread"):
         run = client.thread(name).run
         await asyncio.gather(
@@ -171,19 +243,43 @@ async def record_one(client: AgentClient, name: str) -> None:
                 for number in range(2 if name.startswith("two_requests") else 1)
             )
         )
+    elif name in PLANS:
+        run = await client.start_plan(PLANS[name], id=name)
     else:
         run = await client.start(name, "Please help with order 4821.", id=name)
     workflow = client.temporal.get_workflow_handle(run.id)
     if name == "canceled":
         await asyncio.to_thread(WAITING.wait)
         await workflow.cancel()
-    with suppress(RunError):
-        await run.result()
+    if name == "asked_midway":
+        await answer_both(run)
+    with suppress(WorkflowFailureError):
+        await workflow.result()
     if name == "forked":
         await run.reset(to_step=1, fork=True)
-        await run.result()
-    history = await workflow.fetch_history()
+        await workflow.result()
+    if name == "sub_agents":
+        await run.reset(to_step=1)  # its calls stand before that, as another execution made them
+        await workflow.result()
+        (child, *_) = await (await client.ledger()).sub_runs.below((await run.status()).run_key)
+        await write(client, child.workflow_id, "sub_agent_of_another")
+    await write(client, run.id, name)
+
+
+async def write(client: AgentClient, id: str, name: str) -> None:
+    """Write the history of a workflow."""
+    history = await client.temporal.get_workflow_handle(id).fetch_history()
     (HISTORIES / f"{name}.json").write_text(history.to_json() + "\n", encoding="utf-8")
+
+
+async def answer_both(run: AnyRun) -> None:
+    """Answer what ``asks`` asks, as soon as it does."""
+    for number in (1, 2):
+        asked: Sequence[Question] = ()
+        while not asked:
+            await asyncio.sleep(0.05)
+            asked = [one for one in await run.questions() if one.tool == "asks"]
+        await run.answer(asked[0], number, by="ada")
 
 
 def main() -> None:

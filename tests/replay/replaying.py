@@ -17,7 +17,7 @@ from temporalio.worker import Replayer, WorkflowReplayResult
 
 from commitline.process import leave
 from commitline.worker import workflow_runner
-from commitline.workflows import ActionHeaders, AgentRun
+from commitline.workflows import ActionHeaders, AgentRun, PlanRun
 
 HISTORIES = Path(__file__).parent / "histories"
 TOOLS = frozenset({"lookup_order", "charge_card", "send_receipt", "fails", "refuses", "waits"})
@@ -32,7 +32,7 @@ def recorded() -> Sequence[Path]:
 async def replay(path: Path) -> WorkflowReplayResult:
     """Replay one history as a worker would; the result says whether it diverged."""
     replayer = Replayer(
-        workflows=[AgentRun],
+        workflows=[AgentRun, PlanRun],
         interceptors=[ActionHeaders(TOOLS)],
         workflow_runner=workflow_runner(),
     )

@@ -21,6 +21,7 @@ HISTORIES = replaying.recorded()
 
 def test_there_is_a_history_of_every_way_that_a_run_ends() -> None:
     assert [path.stem for path in HISTORIES] == [
+        "asked_midway",
         "canceled",
         "errors_and_an_unknown_tool",
         "forked",
@@ -28,8 +29,11 @@ def test_there_is_a_history_of_every_way_that_a_run_ends() -> None:
         "outcome_recorded_later",
         "past_its_deadline",
         "plain_answer",
+        "plan_undone",
         "recorded_later",
         "structured_output",
+        "sub_agent_of_another",
+        "sub_agents",
         "three_calls",
         "three_calls_of_a_thread",
         "turn_recorded_later",

@@ -80,6 +80,11 @@ DISPATCHED = Action(
     settled_at=None,
     told_step=None,
     told_version=None,
+    compensator=None,
+    undoes=None,
+    undone_by=None,
+    reopened_at=None,
+    relayed=False,
     now=NOON + MINUTE,
 )
 INTENT = replace(
@@ -470,3 +475,62 @@ def test_a_repetition_of_what_turned_out_to_have_had_no_effect_is_no_conflict(
 )
 def test_a_row_has_one_state(found: Action, state: str) -> None:
     assert found.state == state
+
+
+RELAYED = replace(INTENT, relayed=True)
+DETACHED = replace(REQUEST, detached=True)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        RELAYED,
+        replace(DISPATCHED, relayed=True),
+        replace(DEAD, relayed=True),
+        replace(PARKED, relayed=True),
+        replace(DONE, relayed=True),
+    ],
+)
+def test_a_call_that_the_relay_sends_is_answered_alike_whatever_became_of_it(
+    found: Action,
+) -> None:
+    for request in (DETACHED, REQUEST):
+        assert judge_own(found, request, LATER) is Verdict.ACCEPT
+
+
+def test_the_relay_itself_and_whoever_undoes_see_what_stands() -> None:
+    relay = replace(REQUEST, purpose="relay")
+
+    assert judge_own(RELAYED, relay, LATER) is Verdict.DISPATCH
+    assert judge_own(replace(DISPATCHED, relayed=True), relay, LATER) is Verdict.TAKE_OVER
+    assert judge_own(replace(DONE, relayed=True), relay, LATER) is Verdict.RETURN
+
+
+@pytest.mark.parametrize("found", [RELAYED, replace(DISPATCHED, relayed=True)])
+def test_what_the_relay_sends_is_waited_for_by_who_asks_for_the_same_fact(found: Action) -> None:
+    held = of_another(found)
+
+    assert judge_holder(held, REQUEST, LATER) is Verdict.WAIT
+    assert judge_holder(replace(held, now=DEAD.now), REQUEST, LATER) is Verdict.WAIT
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (INTENT, Verdict.ACCEPT),
+        (DISPATCHED, Verdict.ACCEPT),
+        (DEAD, Verdict.ACCEPT),
+        (RELAYED, Verdict.ACCEPT),
+        (PARKED, Verdict.ANSWER_UNKNOWN),
+        (DONE, Verdict.RETURN),
+    ],
+)
+def test_a_detached_call_waits_for_nobody_who_is_at_the_same_fact(
+    found: Action, verdict: Verdict
+) -> None:
+    assert judge_holder(of_another(found), DETACHED, LATER) is verdict
+
+
+def test_a_detached_call_for_something_else_is_refused_as_any() -> None:
+    with pytest.raises(IdempotencyKeyConflict):
+        judge_holder(of_another(RELAYED), replace(DETACHED, effective_digest="other"), LATER)

@@ -57,7 +57,9 @@ def test_every_python_block_compiles(page: Path) -> None:
         compile(code, str(page), "exec")
 
 
-@pytest.mark.parametrize("page", ["docs/tools.md", "docs/models.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/tools.md", "docs/models.md", "docs/state.md", "docs/plans.md"]
+)
 def test_the_definitions_of_a_how_to_can_be_run_from_top_to_bottom(page: str) -> None:
     namespace: dict[str, Any] = {"__name__": "page"}
 

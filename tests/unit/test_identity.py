@@ -13,11 +13,23 @@ from commitline.identity import (
     Position,
     RunKey,
     action_key,
+    action_key_within,
+    check_any_workflow_id,
+    check_idempotency_key,
+    check_run_id,
     check_workflow_id,
     default_idempotency_key,
+    depth_of,
+    parent_of,
     position,
+    position_below,
+    position_in_parent,
     run_key,
+    started_workflow_of,
+    sub_run_key,
+    sub_workflow,
     with_generation,
+    within_run,
 )
 
 UUID = "0198c1f0-0000-7000-8000-000000000001"
@@ -27,6 +39,7 @@ workflow_ids = st.text(
 ).filter(str.strip)  # fmt: skip
 execution_ids = st.text(st.sampled_from("0a-"), min_size=1, max_size=4)
 positions = st.text(st.sampled_from("01.:%3A/"), min_size=1, max_size=6)
+steps = st.builds(position, st.integers(0, 2), st.integers(0, 2), epoch=st.integers(0, 1))
 texts = st.text(min_size=1, max_size=6) | st.sampled_from(["-", "%", "%2D", "a-b", "~2", "\ud83d"])
 
 
@@ -224,3 +237,99 @@ def test_a_generation_is_never_taken_for_another_facts_key(
     }
 
     assert (len(keys) == 1) == (one == other)
+
+
+TOP = run_key("r1", UUID)
+
+
+def test_a_sub_agents_run_is_named_by_its_parent_and_the_call() -> None:
+    below = sub_run_key(sub_run_key(TOP, Position("2.0")), Position("e1-0.13"))
+
+    assert below == f"r1/{UUID}/2.0/e1-0.13"
+    assert parent_of(below) == f"r1/{UUID}/2.0"
+    assert position_in_parent(below) == "e1-0.13"
+    assert position_below(TOP, below) == "2.0"
+    assert position_below(RunKey(f"r2/{UUID}"), below) is None
+    assert (depth_of(below), depth_of(TOP)) == (2, 0)
+    assert started_workflow_of(below) == started_workflow_of(TOP) == "r1"
+    assert within_run(below, Position("4.1")) == "2.0/e1-0.13/4.1"
+    assert within_run(TOP, Position("4.1")) == "4.1"
+    assert action_key_within(TOP, "2.0/e1-0.13/4.1") == action_key(below, Position("4.1"))
+    assert action_key_within(TOP, "4.1") == action_key(TOP, Position("4.1"))
+
+
+@pytest.mark.parametrize(
+    "workflow_id", ["a/2.0", "2.0", "a/0.0/1.0", f"a/0.0/{UUID}", "thread:1.0", "1.0/1.0"]
+)
+def test_a_run_that_was_started_lies_below_none_whatever_its_id_looks_like(
+    workflow_id: str,
+) -> None:
+    started = run_key(workflow_id, UUID)
+
+    assert parent_of(started) is None
+    assert parent_of(sub_run_key(started, Position("0.1"))) == started
+    assert started_workflow_of(sub_run_key(started, Position("0.1"))) == workflow_id
+
+
+def test_what_the_outbox_sends_lies_below_no_run_whatever_its_key_looks_like() -> None:
+    assert parent_of(RunKey("outbox/a/1.0")) is None
+
+
+@given(
+    st.tuples(workflow_ids, execution_ids, st.lists(steps, max_size=3)),
+    st.tuples(workflow_ids, execution_ids, st.lists(steps, max_size=3)),
+)
+def test_no_two_runs_share_a_key_however_deep_they_lie(
+    one: tuple[str, str, list[Position]], other: tuple[str, str, list[Position]]
+) -> None:
+    keys = []
+    for workflow_id, execution, path in (one, other):
+        key = run_key(workflow_id, execution)
+        for step in path:
+            key = sub_run_key(key, step)
+        assert depth_of(key) == len(path)
+        assert started_workflow_of(key) == workflow_id
+        keys.append(key)
+
+    assert (keys[0] == keys[1]) == (one == other)
+
+
+def test_a_sub_agents_workflow_may_have_a_longer_id_than_one_that_is_started() -> None:
+    deepest = sub_workflow(sub_workflow("x" * 180, Position("2.0"), UUID), Position("0.1"), UUID)
+
+    assert check_any_workflow_id(deepest) == deepest
+    for refused in ("x" * 181, deepest + "!", deepest.replace("x", "\n"), ""):
+        with pytest.raises(InvalidRunId):
+            check_any_workflow_id(refused)
+
+
+@pytest.mark.parametrize(
+    "workflow_id", ["outbox", "outbox/a", "settle:a", "undo:a", "thread:a", "settle:", "a\n"]
+)
+def test_an_id_that_is_ours_starts_no_run(workflow_id: str) -> None:
+    with pytest.raises(InvalidRunId):
+        check_run_id(workflow_id)
+
+
+@pytest.mark.parametrize("workflow_id", ["outbox-1", "my/outbox/1", "settled", "undo", "Outbox"])
+def test_an_id_that_only_looks_like_ours_starts_one(workflow_id: str) -> None:
+    assert check_run_id(workflow_id) == workflow_id
+
+
+@pytest.mark.parametrize("workflow_id", ["outbox", "outbox/a"])
+def test_no_workflow_of_anybodys_has_a_run_key_of_the_outbox(workflow_id: str) -> None:
+    with pytest.raises(InvalidRunId):
+        run_key(workflow_id, "01985f6e")
+
+    assert run_key("undo:a", "01985f6e")  # our own workflows are workflows
+
+
+@pytest.mark.parametrize("key", ["", "  ", "a~2", "größe", "a\nb", "\x7f", "k" * 248])
+def test_a_key_that_cannot_be_sent_or_blurs_generations_is_refused(key: str) -> None:
+    with pytest.raises(InvalidIdempotencyKey):
+        check_idempotency_key(key)
+
+
+def test_a_key_is_taken_as_it_is() -> None:
+    for key in ("order 1/{a}:%2E", "k" * 247):
+        assert check_idempotency_key(key) == key

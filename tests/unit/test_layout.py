@@ -124,6 +124,22 @@ def test_workflow_code_reaches_psycopg_by_no_import_of_its_own(name: str) -> Non
     assert not [found for found in reached if found.split(".")[0] in ("psycopg", "psycopg_pool")]
 
 
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if n.startswith("workflows.")))
+def test_workflow_code_leaves_its_coroutines_to_be_closed(name: str) -> None:
+    """A worker that forgets a run throws `GeneratorExit` into them: nothing may be done on it."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    caught = [node.type for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
+    suppressed = [
+        argument
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress")
+        for argument in node.args
+    ]
+
+    assert None not in caught
+    assert not [one for one in [*caught, *suppressed] if one and "BaseEx" in ast.unparse(one)]
+
+
 def reachable(name: str) -> set[str]:
     """Return everything that a module imports, and what that imports, and so on.
 

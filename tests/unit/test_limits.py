@@ -210,6 +210,13 @@ def run_that_began(spent: timedelta) -> Run:
         fork_step=None,
         input_tokens=0,
         output_tokens=0,
+        parent_key=None,
+        compensate=False,
+        unwinding_at=None,
+        unwound_at=None,
+        gone_as=None,
+        owner=None,
+        namespace=None,
         now=now,
     )
 

@@ -82,6 +82,11 @@ def action(at: str, **changes: Any) -> Action:
         settled_at=None,
         told_step=None,
         told_version=None,
+        compensator=None,
+        undoes=None,
+        undone_by=None,
+        reopened_at=None,
+        relayed=False,
         now=NOW,
     )
     return replace(done, **changes)

@@ -96,3 +96,13 @@ def test_a_summary_is_printable_and_short_whatever_the_model_wrote() -> None:
     assert summary.startswith("Look at ??yyy")
     assert len(summary) == 150
     assert summary.encode("utf-8").decode() == summary
+
+
+def test_a_call_that_asks_shows_its_question_and_nothing_breaks_out_of_the_table() -> None:
+    progress = Progress("support", "Hi.")
+    call = progress.begin("0.0", "Refund")
+    call.state, call.question = "asking", "How | much?\n<b>"
+
+    assert progress.markdown().splitlines()[-1] == (
+        "| 0.0 | Refund | **waits for an answer**: How \\| much? &lt;b> |"
+    )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from commitline.activities import replies
 from commitline.activities.replies import Reply
@@ -55,6 +57,11 @@ def parked(*, duplicate_of: str | None = None) -> Action:
         settled_at=None,
         told_step=None,
         told_version=None,
+        compensator=None,
+        undoes=None,
+        undone_by=None,
+        reopened_at=None,
+        relayed=False,
         now=NOW,
     )
 
@@ -216,3 +223,67 @@ def test_the_text_that_the_model_reads_is_ascii() -> None:
     reply = replies.done(KEY, Outcome.ok('"\\ud83d caf\\u00e9"'))
 
     assert replies.content_text(reply) == '"\\ud83d caf\\u00e9"'
+
+
+def relayed(**changes: Any) -> Action:
+    intent = replace(parked(), parked_at=None, parked_reason=None, relayed=True, tries=0)
+    return replace(intent, **changes)
+
+
+DONE: dict[str, Any] = {
+    "status": "done",
+    "outcome": "ok",
+    "effect_possible": True,
+    "result": '"a receipt"',
+    "done_at": NOW,
+}
+DECLINED: dict[str, Any] = {
+    **DONE,
+    "outcome": "error",
+    "effect_possible": False,
+    "result": '{"type":"Declined","message":"no"}',
+}
+
+
+def test_what_is_accepted_cannot_be_taken_for_done_and_is_told_alike_whatever_became_of_it() -> (
+    None
+):
+    reply = replies.accepted(relayed())
+
+    assert reply.content["accepted"] is True
+    assert reply.content["state"] == "pending"
+    assert reply.content["action"] == KEY
+    assert reply.content["note"].startswith("NOT done yet")
+    assert (reply.status, reply.accepted, reply.existing) == ("ok", True, False)
+    assert replies.accepted(relayed(**DONE)) == reply
+    assert replies.accepted(relayed(), own=False).existing is True
+    assert replies.told(relayed()) == reply  # where another run goes on with the conversation
+    assert replies.told(relayed(**DONE)).content == "a receipt"
+
+
+def test_the_state_of_an_action_is_told_by_its_row() -> None:
+    about = {"action": KEY, "tool": "charge"}
+
+    assert replies.state(relayed()) == {
+        **about,
+        "state": "pending",
+        "note": "NOT done yet. It may still fail.",
+    }
+    assert replies.state(relayed(**DONE)) == {**about, "state": "ok", "result": "a receipt"}
+    error = replies.state(relayed(**DECLINED))
+    assert (error["state"], error["error"]["effect"]) == ("error", "none")
+    unknown = replies.state(parked())
+    assert unknown["state"] == "unknown"
+    assert unknown["unknown"]["reason"] == "timed out"
+
+
+def test_how_an_accepted_call_ended_is_told_with_its_error_where_it_did_not_happen() -> None:
+    happened = replies.notice(relayed(**DONE))
+    declined = replies.notice(relayed(**DECLINED))
+    settled = replies.notice(relayed(**DECLINED, decided_by="ada", decided_at=NOW))
+
+    accepted = f"[notice] The call of charge at 0.0, which was accepted as {KEY}, has ended"
+    assert happened == f'{accepted}: it happened. Its result: "a receipt"'
+    told = 'it did NOT happen. Its error: {"type":"Declined","message":"no"}'
+    assert declined == f"{accepted}: {told}"
+    assert settled == f"{accepted}, settled by ada: {told}"

@@ -13,7 +13,8 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, Field, SecretStr
 
-from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
+from commitline import Agent, App, Effect, ScriptedModel, State, Tool, ToolContext, tool
+from commitline.activities.limits import RunLimits
 from commitline.canonical import parse
 from commitline.errors import DefinitionError, InvalidArguments, InvalidIdempotencyKey
 from commitline.identity import ActionKey, Position, RunKey
@@ -27,6 +28,10 @@ NUMBERS = count(1)
 class Line(BaseModel):
     sku: str
     count: int = 1
+
+
+class Till(State):
+    cents: int = 0
 
 
 class Colour(Enum):
@@ -90,6 +95,7 @@ def test_a_function_without_parentheses_but_with_an_effect_is_refused() -> None:
         ({"effect": Effect.READ, "key_ttl": timedelta(hours=1)}, "is a READ"),
         ({"effect": Effect.LOOKUP}, "say how to ask, with lookup="),
         ({"effect": Effect.AT_MOST_ONCE, "key_ttl": timedelta(hours=1)}, "only an IDEMPOTENT"),
+        ({"effect": Effect.READ, "detached": True}, "is a READ"),
     ],
 )
 def test_what_cannot_work_is_refused_when_it_is_defined(options: dict[str, Any], why: str) -> None:
@@ -360,3 +366,29 @@ def test_a_secret_parameter_is_refused_and_not_stored_as_asterisks() -> None:
         @tool(effect=Effect.READ)
         async def look(token: SecretStr) -> str:
             return token.get_secret_value()
+
+
+def test_a_detached_tool_takes_no_state() -> None:
+    with pytest.raises(DefinitionError, match="is detached and takes a state"):
+
+        @tool(effect=Effect.AT_MOST_ONCE, detached=True)
+        def post(till: Till, to: str) -> None: ...
+
+
+def test_an_agent_with_a_detached_tool_is_offered_a_way_to_ask_what_became_of_it() -> None:
+    @tool(effect=Effect.AT_MOST_ONCE, detached=True)
+    def post(to: str) -> None:
+        """Post a letter."""
+
+    @tool(effect=Effect.READ)
+    def action_state() -> None:
+        """Look at something else."""
+
+    def offered(*tools: Tool) -> list[str]:
+        spec = agent(*tools).spec(heartbeat_seconds=10, limits=RunLimits())
+        return [one.name for one in spec.definitions]
+
+    assert offered(post) == ["post", "action_state"]
+    assert offered(action_state) == ["action_state"]
+    with pytest.raises(DefinitionError, match="asked by 'action_state'"):
+        offered(post, action_state)

@@ -55,12 +55,20 @@ class Bench:
     settings: Settings
 
     @asynccontextmanager
-    async def serving(self, app: App) -> AsyncIterator[AgentClient]:
-        """Run a worker for the app while the body runs; yield a client beside it."""
+    async def serving(self, app: App, *, cached: int = 1000) -> AsyncIterator[AgentClient]:
+        """Run a worker for the app while the body runs; yield a client beside it.
+
+        Where runs are terminated under way, or outlive it, none may be ``cached``: the SDK
+        drops those at the worker's end without ending their coroutines.
+        """
         async with (
             ledger_pool(self.settings.database_url, size=4) as pool,
             app_worker(
-                app, client=self.temporal, ledger=ActionLedger(pool), settings=self.settings
+                app,
+                client=self.temporal,
+                ledger=ActionLedger(pool, statement_seconds=self.settings.statement_seconds),
+                settings=self.settings,
+                max_cached_workflows=cached,
             ),
             AgentClient(self.temporal, self.settings) as client,
         ):
@@ -106,8 +114,8 @@ class Bench:
         await self.reset(id)
         return await self.outcome(client.run(id))
 
-    async def reset(self, id: str) -> None:
-        """Reset a run to its first workflow task: everything in it is decided anew."""
+    async def reset(self, id: str, *, to: int | None = None) -> None:
+        """Reset a run to the end of a workflow task; by default the first: all is decided anew."""
         history = await self.history(id)
         first = next(
             event.event_id
@@ -120,7 +128,7 @@ class Bench:
                 workflow_execution=WorkflowExecution(workflow_id=id),
                 reason="a test",
                 request_id=str(uuid.uuid4()),
-                workflow_task_finish_event_id=first,
+                workflow_task_finish_event_id=to or first,
             )
         )
 
@@ -148,7 +156,7 @@ def one_agent(
     return App(agents=[Agent(name, model, "Do it.", tools=tools, max_steps=max_steps)])
 
 
-async def eventually(ask: Callable[[], Awaitable[T]], *, seconds: float = 30) -> T:
+async def eventually(ask: Callable[[], Awaitable[T]], *, seconds: float = 60) -> T:
     """Ask until the answer is truthy, and return it."""
     deadline = time.monotonic() + seconds
     while not (answer := await ask()):

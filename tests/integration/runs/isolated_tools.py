@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import operator
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated, Any
 
-from commitline import Agent, App, Effect, ScriptedModel, ToolContext, ToolRefused, tool
+from pydantic import Field
+
+from commitline import (
+    Agent,
+    App,
+    Effect,
+    Reducer,
+    ScriptedModel,
+    State,
+    ToolContext,
+    ToolRefused,
+    tool,
+)
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
@@ -21,6 +35,23 @@ from commitline.activities.scripted_model import call, say
 AT_MOST_ONCE = Effect.AT_MOST_ONCE
 KILLED_AFTER = 5.0
 """Seconds; time for an interpreter to start on a machine that is busy."""
+
+
+class Desk(State):
+    """What the tools of `test_state` share."""
+
+    place: str = ""
+    owner: str = ""
+    pens: Annotated[int, Reducer(operator.add)] = 0
+    log: Annotated[list[str], Reducer(operator.add)] = Field(default_factory=list)
+
+
+@tool(effect=AT_MOST_ONCE, isolation="process")
+def pens_in_a_process(desk: Desk, pens: int, owner: str) -> str:
+    desk.owner = owner
+    desk.pens += pens
+    desk.log.append("in a process")
+    return desk.place
 
 
 def write_pids(file: str, *pids: int) -> None:
@@ -135,3 +166,9 @@ def _spin(request: ModelRequest) -> Completion:
 
 
 app = App([Agent("agent", ScriptedModel("spins", [_spin, say("Done.")]), "", [spins_unattended])])
+
+
+@tool(effect=Effect.READ, isolation="process")
+async def asks_elsewhere(ctx: ToolContext) -> Any:
+    """Ask where no answer comes to."""
+    return await ctx.interrupt("What?")

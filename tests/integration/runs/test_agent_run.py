@@ -207,7 +207,7 @@ async def test_a_plain_function_holds_up_neither_its_siblings_nor_the_loop(bench
     @tool(effect=Effect.IDEMPOTENT)
     def waits_for_its_sibling(ctx: ToolContext) -> bool:
         contexts.append(ctx.position)
-        return released.wait(20)
+        return released.wait(60)
 
     @tool(effect=Effect.AT_MOST_ONCE)
     async def releases() -> str:

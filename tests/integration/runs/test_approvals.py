@@ -21,11 +21,14 @@ from commitline.errors import (
     ModelUnavailable,
     NotAuthorized,
     RunFailed,
+    RunNotRunning,
 )
-from commitline.ledger import Approval
-from commitline.ledger.approvals import check_same
+from commitline.identity import Position, RunKey
+from commitline.ledger import Action, Approval, Question
+from commitline.ledger.approvals import ApprovalRequest, check_same
 
 from .bench import Bench, eventually, fresh_id
+from .relay_bench import LONG_AGO, ledger_of
 
 
 class Paid:
@@ -314,7 +317,8 @@ async def test_who_may_decide_is_the_applications_word(bench: Bench) -> None:
     paid = Paid()
     seen: list[tuple[str, str]] = []
 
-    async def authorize(by: str, approval: Approval) -> bool:
+    async def authorize(by: str, approval: Approval | Question | Action) -> bool:
+        assert isinstance(approval, Approval)
         seen.append((by, approval.args))
         return by == "ada"
 
@@ -374,3 +378,40 @@ async def test_an_approval_is_for_one_call_alone(bench: Bench) -> None:
     for other in (("charge", asked.requested_digest), ("refund", "another")):
         with pytest.raises(CommitlineError, match="was asked about as refund"):
             check_same(asked, *other)
+
+
+async def test_who_asks_in_a_run_that_is_being_stopped_is_told_that_it_is(bench: Bench) -> None:
+    run = RunKey(f"{fresh_id()}/1")
+    asked = ApprovalRequest(run, Position("0.0"), run, "refund", "{}", "digest", None)
+    async with ledger_of(bench) as ledger:
+        await ledger.open_run(
+            run_key=run, workflow_id="w", agent="a", input_digest="", attempt_at=LONG_AGO
+        )
+        await ledger.stop_run(
+            run, workflow_id="w", agent="a", reason="no", attempt_at=LONG_AGO, compensate=True
+        )
+
+        with pytest.raises(RunNotRunning) as raised:
+            await ledger.approvals.ask(asked)
+
+    # It is to be cancelled, and undone; taken for a failure, it would end as one, and stand.
+    assert raised.value.stopping
+
+
+async def test_who_asks_after_the_end_goes_on_with_the_run_as_a_claim_does(bench: Bench) -> None:
+    run, second = RunKey(f"{fresh_id()}/1"), timedelta(seconds=1)
+    asked = ApprovalRequest(run, Position("0.0"), run, "refund", "{}", "digest", None)
+    async with ledger_of(bench) as ledger:
+        await ledger.open_run(
+            run_key=run, workflow_id="w", agent="a", input_digest="", attempt_at=LONG_AGO
+        )
+        await ledger.end_run(run, attempt_at=LONG_AGO + second)
+
+        with pytest.raises(RunNotRunning):
+            await ledger.approvals.ask(asked, attempt_at=LONG_AGO)
+        found = await ledger.approvals.ask(asked, attempt_at=LONG_AGO + 2 * second)
+        reopened = await ledger.get_run(run)
+
+    assert found.state == "waiting"
+    assert reopened is not None
+    assert reopened.state == "running"

@@ -764,8 +764,9 @@ async def test_hung_calls_leave_the_worker_as_it_was(bench: Bench, signals: Sign
         return number
 
     in_process = isolated_tools.hangs_in_a_process
+    # More of each kind than the worker has places.
     hung = call(
-        *((made.name, {"number": n}) for made in (swallows, blocks, in_process) for n in range(20))
+        *((made.name, {"number": n}) for made in (swallows, blocks, in_process) for n in range(8))
     )
     script = ScriptedModel("scripted", [hung, say("Done.")])
     next_one = ScriptedModel("next", [call(("quick", {}), ("act", {})), say("Done.")])
@@ -788,15 +789,15 @@ async def test_hung_calls_leave_the_worker_as_it_was(bench: Bench, signals: Sign
 
         async def late() -> bool:
             states = Counter(action.state for action in await client.run(first.id).actions())
-            return states == {"ok": 40, "unknown": 20}
+            return states == {"ok": 16, "unknown": 8}
 
         recorded = await eventually(late, seconds=SOON)
 
-    assert Counter(result.status for result in first.results) == {"unknown": 60}
-    assert COUNT["swallowed"] >= 20
+    assert Counter(result.status for result in first.results) == {"unknown": 24}
+    assert COUNT["swallowed"] >= 8
     assert processes == []
     assert [result.status for result in second.results] == ["ok", "ok"]
-    assert took < 5
+    assert took < SOON  # far less than what hangs
     assert recorded
 
 

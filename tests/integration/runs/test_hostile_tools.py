@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ SENT: Counter[str] = Counter()
 
 @pytest.fixture(autouse=True)
 def _nothing_called() -> None:
+    global SENT  # noqa: PLW0603 - a thread of an earlier test still counts there
     CALLED.clear()
-    SENT.clear()
+    SENT = Counter()
 
 
 async def run(bench: Bench, made: Tool, **limits: Any) -> Ran:
@@ -42,8 +44,9 @@ async def run(bench: Bench, made: Tool, **limits: Any) -> Ran:
 
 
 def send_late() -> str:
+    sent = SENT  # of the test that began it, which it may outlast
     time.sleep(2.5)
-    SENT["late"] += 1
+    sent["late"] += 1
     return "sent"
 
 
@@ -241,9 +244,11 @@ async def test_a_large_result_stops_no_heartbeat(bench: Bench) -> None:
     @tool(effect=Effect.READ)
     def heavy() -> list[dict[str, int]]:
         CALLED["heavy"] += 1
-        return [{"number": number} for number in range(300_000)]
+        return [{"number": number} for number in range(600_000)]
 
-    ran = await run(bench, heavy)
+    # To write that down takes longer than a heartbeat may be late.
+    patient = bench.settings.model_copy(update={"heartbeat_seconds": 2})
+    ran = await run(replace(bench, settings=patient), heavy)
 
     assert (ran.results[0].status, CALLED["heavy"]) == ("ok", 1)
 

@@ -20,7 +20,7 @@ from commitline.workflows.progress import Progress
 
 from .bench import Bench, eventually, fresh_id
 
-SOON = 120.0
+SOON = 300.0
 """Seconds: far longer than anything here takes, on a busy machine too."""
 
 

@@ -282,7 +282,7 @@ async def test_a_sender_who_gives_up_waiting_is_let_go_and_the_request_is_answer
         sender = asyncio.create_task(client.send(thread, "first", agent="agent", request_id="r1"))
         await seen(signals.began)
         sender.cancel()
-        let_go, _ = await asyncio.wait({sender}, timeout=5)
+        let_go, _ = await asyncio.wait({sender}, timeout=SOON)
         signals.release.set()
         reply = await within(client.send(thread, "first", request_id="r1"))
         await asyncio.wait({sender}, timeout=SOON)
@@ -417,7 +417,7 @@ async def test_an_agent_that_nobody_serves_is_told_and_does_not_keep_its_sender(
 
     async with bench.serving(app) as client:
         sender = asyncio.create_task(client.send(thread, "hello", agent="nobody"))
-        done, _ = await asyncio.wait({sender}, timeout=15)
+        done, _ = await asyncio.wait({sender}, timeout=SOON)
         runs = await bench.sql("select run_key from agent_runs")
         sender.cancel()
         await client.thread(thread).delete()  # what it sends again ends by that

@@ -1,0 +1,252 @@
+"""The rules of undoing: what is due next, in which order, and what became of each action.
+
+Pure functions over rows, so that they can be read, and tested, by themselves.
+
+    of an action that can be taken back          is due
+    -----------------------------------          ------
+    never dispatched, or no effect               nothing: nothing happened
+    a receipt of another action                  nothing: it is not this run's
+    undone already, by whomever                  nothing
+    unknown                                      to be settled, before any undo; once
+    it stands, and no undo of it                 its undo
+    ... an undo that was lost on its way         that undo again
+    ... an undo that is unknown                  that undo again, when a person asks for it, where
+                                                 its key or a look keeps it from counting twice;
+                                                 else nothing: a person settles that
+    ... an undo that had no effect               another one, when a person asks for it
+    ... an undo of the plan's own, unknown       that call, to be settled as any other
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from ..canonical import parse, scrub
+from ..identity import (
+    UNDO_PREFIX,
+    ActionKey,
+    Position,
+    RunKey,
+    action_key,
+    split_action_key,
+    undo_position,
+)
+from .actions import Action, Effect
+from .claims import key_life
+
+Fate = Literal["undone", "stands", "unknown"]
+UndoState = Literal["nothing to undo", "compensated", "partly compensated"]
+
+
+@dataclass(frozen=True)
+class DueUndo:
+    """What is to be done next about an action."""
+
+    action: Action
+    at: Position | None
+    """Where its undo stands; None where it is unknown, and has to be settled first."""
+    parked: bool = False
+    """It, or its undo that was begun, is parked, and may be tried again."""
+    begun: Action | None = None
+    """The row of that undo, where an attempt at it was lost."""
+
+    @property
+    def reopens(self) -> ActionKey:
+        """What is to be tried again, where it is parked."""
+        return (self.begun or self.action).key
+
+    @property
+    def passes(self) -> ActionKey:
+        """What is passed by where it cannot be done: the undo, or the question what became of it.
+
+        Two things: what could not be settled may become known all the same, and is undone then.
+        """
+        return self.action.key if self.at is None else action_key(self.action.run_key, self.at)
+
+
+@dataclass(frozen=True)
+class ActionFate:
+    """What became of an action that took effect, or may have."""
+
+    key: ActionKey
+    run_key: RunKey
+    position: Position
+    tool: str
+    args: str
+    """JSON text."""
+    fate: Fate
+    why: str = ""
+    """Why it stands, or is unknown; who undid it."""
+
+
+@dataclass(frozen=True)
+class UndoReport:
+    """What of a run's actions is undone, and what stands."""
+
+    state: UndoState
+    actions: list[ActionFate]
+    """Those that took effect, or may have, in the order of their undo."""
+
+    @property
+    def standing(self) -> list[ActionFate]:
+        """What is not undone."""
+        return [one for one in self.actions if one.fate != "undone"]
+
+
+def due(
+    rows: Sequence[Action],
+    *,
+    since: datetime | None,
+    passed: AbstractSet[ActionKey] = frozenset(),
+) -> Sequence[DueUndo]:
+    """Return what is to be done about these rows: all that is unknown, or else the undos.
+
+    Args:
+        rows: The actions that can be taken back, and those that took back.
+        since: When this unwinding began. What it tried to no avail is not tried again by it.
+        passed: What it passes by, as `DueUndo.passes`.
+    """
+    undos: dict[ActionKey, list[Action]] = {}
+    for row in rows:
+        if row.undoes is not None:
+            undos.setdefault(row.undoes, []).append(row)
+    found = [
+        step
+        for row in rows
+        if (step := _step(row, undos.get(row.key, []), since)) and step.passes not in passed
+    ]
+    unknown = [step for step in found if step.at is None]
+    return sorted(unknown or found, key=lambda step: _order(step.action), reverse=True)
+
+
+def _step(row: Action, undos: Sequence[Action], since: datetime | None) -> DueUndo | None:
+    if not _takes_back(row):
+        return None
+    if row.status == "pending":
+        return _settling(row, since)
+    for undo in undos:
+        if undo.status == "pending" and (_is_ours(undo) or undo.dispatched_at is not None):
+            return _again(row, undo, since)
+    ours = [undo for undo in undos if _is_ours(undo)]
+    if any(since is not None and undo.created_at >= since for undo in ours):
+        return None  # it had no effect, this time either
+    return DueUndo(row, undo_position(row.position, len(ours) + 1))
+
+
+def _again(row: Action, undo: Action, since: datetime | None) -> DueUndo | None:
+    """Have an undo that was begun brought to its end, if that can be."""
+    if undo.parked and not _may_be_tried(undo, since):
+        return None
+    if _is_ours(undo):
+        return DueUndo(row, undo.position, parked=undo.parked, begun=undo)
+    return DueUndo(undo, None, parked=undo.parked)
+
+
+def _is_ours(undo: Action) -> bool:
+    """Whether an unwinding made it, and not the plan (a refund that the model asked for)."""
+    return undo.position.startswith(UNDO_PREFIX)
+
+
+def _settling(row: Action, since: datetime | None) -> DueUndo | None:
+    """Have it settled what became of an action; once, where it stays unknown."""
+    again = not row.parked or _may_be_tried(row, since)
+    return DueUndo(row, None, parked=row.parked) if again else None
+
+
+def _may_be_tried(row: Action, since: datetime | None) -> bool:
+    """Whether this unwinding may try again, or ask about, what is parked."""
+    if row.duplicate_of is not None or row.effect is Effect.AT_MOST_ONCE:
+        return False
+    tried = since is not None and row.parked_at is not None and row.parked_at >= since
+    return not (tried or row.leased or _forgotten(row))
+
+
+def _takes_back(row: Action) -> bool:
+    """Whether this is an action that stands, or may, and can be taken back."""
+    return (
+        row.compensator is not None
+        and row.undone_by is None
+        and row.duplicate_of is None
+        and row.undoes is None
+        and row.dispatched_at is not None
+        and row.effect_possible is not False
+    )
+
+
+def _forgotten(row: Action) -> bool:
+    life = key_life(row)
+    return row.effect is Effect.IDEMPOTENT and life is not None and life.total_seconds() <= 0
+
+
+def _order(row: Action) -> Any:
+    """Reverse order of dispatch, then of call."""
+    numbers = [int(part) for part in re.findall("[0-9]+", row.position)]
+    assert row.dispatched_at is not None, "only what was dispatched is taken back"
+    return (row.dispatched_at, numbers, row.key)
+
+
+def report(rows: Sequence[Action]) -> UndoReport:
+    """Say what became of each action that took effect, or may have."""
+    undos = {row.undoes: row for row in rows if row.undoes is not None}
+    forward = [
+        row
+        for row in rows
+        if row.undoes is None
+        and row.duplicate_of is None
+        and row.dispatched_at is not None
+        and row.effect_possible is not False
+    ]
+    forward.sort(key=_order, reverse=True)
+    fates = [_fate(row, undos.get(row.key)) for row in forward]
+    due_back = [
+        fate
+        for row, fate in zip(forward, fates, strict=True)
+        if row.compensator is not None or fate.fate != "stands"
+    ]
+    if not due_back:
+        state: UndoState = "nothing to undo"
+    elif all(fate.fate == "undone" for fate in due_back):
+        state = "compensated"
+    else:
+        state = "partly compensated"
+    return UndoReport(state, fates)
+
+
+def _fate(row: Action, undo: Action | None) -> ActionFate:
+    fate: Fate
+    if row.undone_by is not None:
+        fate, why = "undone", f"by {_named(row.undone_by, row)}"
+    elif row.status != "done":
+        fate, why = "unknown", row.parked_reason or "it is not known yet what became of it"
+    elif undo is not None:
+        if undo.parked:
+            fate, why = (
+                "unknown",
+                f"its undo {_named(undo.key, row)} is unknown: {undo.parked_reason}",
+            )
+        elif undo.status == "done":
+            fate, why = "stands", f"its undo {_named(undo.key, row)} had no effect{_reason(undo)}"
+        else:
+            fate, why = "stands", f"its undo {_named(undo.key, row)} is under way"
+    elif row.compensator is None:
+        fate, why = "stands", "its tool names no other to undo it"
+    else:
+        fate, why = "stands", "it was not undone"
+    return ActionFate(row.key, row.run_key, row.position, row.tool, row.args, fate, why)
+
+
+def _named(key: ActionKey, row: Action) -> str:
+    """Name an action to who looks at another one: by its position, if it is the same run's."""
+    run, at = split_action_key(key)
+    return at if run == row.run_key else key
+
+
+def _reason(undo: Action) -> str:
+    told = parse(undo.result) if undo.outcome == "error" and undo.result else None
+    message = told.get("message") if isinstance(told, dict) else None
+    return f": {scrub(str(message), limit=300)}" if message else ""

@@ -1,0 +1,103 @@
+"""What the relay sees to: runs that are gone, what they left, and what was parked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from commitline import (
+    NEVER_HAPPENED,
+    Agent,
+    App,
+    Effect,
+    ScriptedModel,
+    Tool,
+    ToolContext,
+    tool,
+)
+from commitline.activities.scripted_model import call, say
+from commitline.workflows import Relay
+
+from .bench import Bench, eventually, fresh_id
+
+
+class Bank:
+    """Transfers that hang on their first call."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.begun = asyncio.Event()
+        self.known: dict[str, str] = {}
+
+        async def asked(args: dict[str, Any], key: str) -> Any:
+            return self.known.get(key, NEVER_HAPPENED)
+
+        @tool(effect=Effect.IDEMPOTENT)
+        async def ask_only(ctx: ToolContext) -> str:
+            """Transfer."""
+            return await self._hang("ask_only", ctx)
+
+        @tool(effect=Effect.IDEMPOTENT, relay="resend")
+        async def resend(ctx: ToolContext) -> str:
+            """Transfer."""
+            return await self._hang("resend", ctx)
+
+        @tool(effect=Effect.LOOKUP, lookup=asked, lookup_settles_after=timedelta())
+        async def look(ctx: ToolContext) -> str:
+            """Transfer."""
+            return await self._hang("look", ctx)
+
+        self.tools: list[Tool] = [ask_only, resend, look]
+
+    async def _hang(self, name: str, ctx: ToolContext) -> str:
+        self.calls.append(name)
+        if self.calls.count(name) > 1:
+            return "sent again"
+        self.known[ctx.idempotency_key] = "found"
+        if len(self.calls) == 3:
+            self.begun.set()
+        await asyncio.sleep(600)
+        return "never"
+
+
+async def test_what_a_terminated_run_left_is_asked_about_resent_or_parked(bench: Bench) -> None:
+    bank = Bank()
+    script = [call(("ask_only", {}), ("resend", {}), ("look", {})), say("Done.")]
+    app = App([Agent("agent", ScriptedModel("scripted", script), "Do it.", tools=bank.tools)])
+
+    async with bench.serving(app, cached=0) as client:
+        run = await client.start("agent", "go", id=fresh_id(), tool_timeout=600)
+        await bank.begun.wait()
+        await client.temporal.get_workflow_handle(run.id).terminate("a test")
+        key = await bench.run_key(run)
+        await bench.sql("update agent_runs set created_at = now() - interval '1 minute'")
+        await bench.sql("update agent_actions set lease_until = now(), sent_until = now()")
+        await client.temporal.execute_workflow(
+            Relay.run, id=fresh_id("relay"), task_queue=bench.settings.task_queue
+        )
+
+        async def settled() -> bool:
+            return all(one.state != "dispatched" for one in await run.actions())
+
+        await eventually(settled, seconds=40)
+        actions = {one.tool: one for one in await run.actions()}
+        ledger = await client.ledger()
+        gone = await ledger.relay.list_gone()
+        await eventually(lambda: _is(ledger.relay.list(), 1), seconds=40)
+        (left,) = await ledger.relay.list()
+
+    assert actions["look"].result == '"found"'
+    assert actions["resend"].result == '"sent again"'
+    assert actions["ask_only"].state == "unknown"
+    assert "cannot be asked" in (actions["ask_only"].parked_reason or "")
+    assert bank.calls.count("ask_only") == bank.calls.count("look") == 1
+    assert [(one.run_key, one.gone_as, one.stands, one.unknown) for one in gone] == [
+        (key, "terminated", 2, 1)
+    ]
+    assert (left.queued.key, left.queued.due_at) == (actions["ask_only"].key, None)
+
+
+async def _is(asked: Awaitable[Sequence[Any]], count: int) -> bool:
+    return len(await asked) == count

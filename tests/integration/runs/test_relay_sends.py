@@ -1,0 +1,218 @@
+"""What the relay sends, what it leaves to a person, and the schedule by which it looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from structlog.testing import capture_logs
+from temporalio.client import ScheduleDescription
+
+from commitline import Agent, App, Effect, NotAttempted, ScriptedModel, ToolContext, tool
+from commitline.activities.scripted_model import say
+from commitline.identity import ActionKey
+from commitline.ledger import ActionLedger
+from commitline.relay_worker import schedule_id
+from commitline.testing.proxy import TcpProxy
+
+from .bench import Bench, eventually, fresh_id
+from .relay_bench import another, ends, intend, ledger_of, look, relaying
+
+
+class Post:
+    """Letters; some cannot be posted until they are told to get through."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+        self.refused: Counter[str] = Counter()
+        self.getting_through: set[str] = set()
+
+        @tool(effect=Effect.IDEMPOTENT)
+        async def send(ctx: ToolContext, to: str) -> str:
+            """Send a letter."""
+            if to not in self.getting_through and to.startswith(("bad", "shut")):
+                self.refused[to] += 1
+                raise NotAttempted("shut") if to.startswith("shut") else ConnectionError("no way")
+            self.keys.append(ctx.idempotency_key)
+            return f"sent to {to}"
+
+        @tool(effect=Effect.AT_MOST_ONCE)
+        async def shout(to: str) -> str:
+            """Shout."""
+            self.keys.append(to)
+            return "heard"
+
+        model = ScriptedModel("scripted", [say("Done.")])
+        self.app = App([Agent("agent", model, "Do it.", tools=[send, shout])])
+
+
+async def idempotency_keys(ledger: ActionLedger, keys: Sequence[ActionKey]) -> list[str | None]:
+    found = [await ledger.get(key) for key in keys]
+    return [one.idempotency_key for one in found if one is not None]
+
+
+async def test_bad_rows_and_a_database_that_goes_hold_up_no_good_row_and_none_is_lost(
+    bench: Bench,
+) -> None:
+    post = Post()
+    with TcpProxy.before(bench.settings.database_url) as proxy:
+        behind = relaying(bench, relay_tries=2, database_url=proxy.url(bench.settings.database_url))
+        async with ledger_of(bench) as ledger:
+            bad = [await intend(bench, ledger, "send", {"to": f"bad {n}"}) for n in range(5)]
+            good = [await intend(bench, ledger, "send", {"to": f"good {n}"}) for n in range(20)]
+            async with behind.serving(post.app):
+
+                async def begun() -> bool:
+                    return len(post.keys) > 2
+
+                await eventually(begun)
+                proxy.cut()
+                await asyncio.sleep(1)
+                proxy.restore()
+                sent = await ends(ledger, good)
+                parked = await ends(ledger, bad)
+                waiting = {one.queued.key: one for one in await ledger.relay.list()}
+                post.getting_through.add("bad 0")
+                await ledger.relay.reopen(bad[0])
+                (again,) = await ends(ledger, bad[:1])
+                keys = await idempotency_keys(ledger, [*good, bad[0]])
+
+    assert {one.state for one in sent} == {"ok"}
+    assert {one.state for one in parked} == {"unknown"}
+    assert all("tried 2 times" in (one.parked_reason or "") for one in parked)
+    assert set(waiting) == set(bad)
+    assert {one.queued.due_at for one in waiting.values()} == {None}
+    assert again.state == "ok"
+    # An answer that was lost may have had one sent again, under the same key.
+    assert set(post.keys) == set(keys)
+
+
+async def test_what_the_relay_tries_again_need_not_wait_for_the_lease_of_its_own_first_try(
+    bench: Bench,
+) -> None:
+    post = Post()
+    with TcpProxy.before(bench.settings.database_url) as proxy:
+        url = proxy.url(bench.settings.database_url)
+        behind = relaying(bench, database_url=url, statement_seconds=1)
+        async with ledger_of(bench) as ledger, behind.serving(post.app):
+            key = await intend(bench, ledger, "send", {"to": "bad"})
+
+            async def failed_twice() -> bool:
+                row = await ledger.get(key)
+                return row is not None and row.failures == 2
+
+            await eventually(failed_twice)
+            proxy.cut()  # the next try, a second later, finds no ledger
+            await asyncio.sleep(3)
+            post.getting_through.add("bad")
+            proxy.restore()
+            (row,) = await ends(ledger, [key])
+
+    assert row.state == "ok"
+    assert post.keys == [row.idempotency_key]
+
+
+async def test_what_could_not_be_sent_waits_for_a_person_who_has_it_sent(bench: Bench) -> None:
+    post, bench = Post(), relaying(bench, relay_tries=2)
+    async with bench.serving(post.app), ledger_of(bench) as ledger:
+        shut = await intend(bench, ledger, "send", {"to": "shut"})
+        blind = await intend(bench, ledger, "shout", {"to": "b"}, effect=Effect.AT_MOST_ONCE)
+        lost = await intend(
+            bench, ledger, "shout", {"to": "l"}, effect=Effect.AT_MOST_ONCE, sent=True
+        )
+        unsent, heard, unknown = await ends(ledger, [shut, blind, lost])
+        post.getting_through.add("shut")
+        await ledger.relay.reopen(shut)
+        (sent,) = await ends(ledger, [shut])
+
+    assert (unsent.state, unsent.dispatched_at) == ("unknown", None)
+    assert "not sent: tried 2 times" in (unsent.parked_reason or "")
+    assert post.refused == {"shut": 2}
+    assert (sent.state, sent.result) == ("ok", '"sent to shut"')
+    assert heard.state == "ok"
+    assert unknown.state == "unknown"
+    assert "must not be sent twice" in (unknown.parked_reason or "")
+    assert post.keys == ["b", sent.idempotency_key]
+
+
+async def test_a_row_that_cannot_be_called_ends_with_a_person_and_keeps_its_history_short(
+    bench: Bench,
+) -> None:
+    """Its run is another workflow's that goes on: each settling fails before it begins."""
+    post, bench = Post(), relaying(bench, relay_seconds=0, relay_tries=2)
+    async with bench.serving(post.app), ledger_of(bench) as ledger:
+        key = await intend(bench, ledger, "send", {"to": "anybody"})
+        await bench.sql("update agent_actions set relayed = false")
+        histories = []
+        for _ in range(2):
+            await bench.sql("update agent_relay set due_at = now()")
+            await look(bench)
+            settling = bench.temporal.get_workflow_handle(f"settle:{key}")
+            await settling.result()
+            histories.append((await settling.describe()).history_length)
+        (left,) = await ends(ledger, [key])
+
+    assert left.state == "unknown"
+    assert "the relay gave it up" in (left.parked_reason or "")
+    assert post.keys == []
+    assert max(histories) < 40
+
+
+# --- the schedule ----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def scheduled(bench: Bench) -> AsyncIterator[None]:
+    """Delete the schedule afterwards: it would outlive the test."""
+    try:
+        yield
+    finally:
+        await bench.temporal.get_schedule_handle(schedule_id(bench.settings.task_queue)).delete()
+
+
+async def described(bench: Bench) -> ScheduleDescription:
+    named = schedule_id(bench.settings.task_queue)
+    return await bench.temporal.get_schedule_handle(named).describe()
+
+
+async def test_workers_make_one_schedule_and_leave_it_paused_where_it_is(bench: Bench) -> None:
+    app, first = Post().app, relaying(bench, relay_seconds=30)
+    slower = relaying(bench, relay_seconds=45)
+
+    async with scheduled(first):
+
+        async def serve(one: Bench) -> None:
+            async with one.serving(app):
+                pass
+
+        await asyncio.gather(*[serve(await another(first)) for _ in range(3)])
+        made = await described(first)
+        await bench.temporal.get_schedule_handle(made.id).pause(note="ada looks into it")
+        await serve(slower)
+        changed = await described(first)
+
+    every = [one.schedule.spec.intervals[0].every for one in (made, changed)]
+    assert every == [timedelta(seconds=30), timedelta(seconds=45)]
+    assert (changed.schedule.state.paused, changed.schedule.state.note) == (
+        True,
+        "ada looks into it",
+    )
+    assert made.info.num_actions == 0  # none that one worker's start had begin at once
+
+
+async def test_a_worker_whose_schedule_is_refused_works_without_and_says_so(bench: Bench) -> None:
+    post = Post()
+    with capture_logs() as logs:
+        refused = relaying(bench, relay_seconds=0.001)
+        async with refused.serving(post.app) as client, ledger_of(bench) as ledger:
+            key = await intend(bench, ledger, "send", {"to": "b"})
+            await bench.outcome(await client.start("agent", "go", id=fresh_id()))
+            (sent,) = await ends(ledger, [key])
+
+    assert [one["event"] for one in logs if "schedule" in one["event"]] == [
+        "relay.schedule_refused"
+    ]
+    assert sent.state == "ok"

@@ -1,0 +1,720 @@
+"""The relay's queue, and the runs that are gone: who gets what, when, and what it leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, LiteralString
+from uuid import uuid4
+
+import pytest
+from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
+
+from commitline import App
+from commitline.activities.relaying import Relay
+from commitline.activities.replies import Reply
+from commitline.activities.run_activities import RunActivities, SettleTimedOut
+from commitline.activities.wire import pack, unpack
+from commitline.errors import ApprovalRefused, ReopenRefused, RunNotRunning
+from commitline.identity import ActionKey, Position, RunKey, action_key, sub_run_key
+from commitline.ledger import (
+    ActionLedger,
+    ActionRequest,
+    ApprovalRequest,
+    Attempt,
+    Busy,
+    Dispatched,
+    Effect,
+    Outcome,
+    Parked,
+    Queued,
+    Run,
+    Waiting,
+)
+from commitline.ledger.pool import Pool
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RUN = RunKey("support-4821/6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+OTHER = RunKey("support-4822/6ba7b810-9dad-11d1-80b4-00c04fd430c9")
+OVER = timedelta(seconds=-1)
+LIVE = timedelta(minutes=5)
+RECEIPT = Outcome.ok('{"id":"ch_1"}')
+NEVER = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
+
+
+@pytest.fixture(autouse=True)
+async def _runs(ledger: ActionLedger) -> None:
+    for run in (RUN, OTHER):
+        await ledger.open_run(
+            run_key=run, workflow_id="w", agent="a", input_digest="", attempt_at=NOON, spec="{}"
+        )
+
+
+def request(
+    position: str,
+    *,
+    effect: Effect = Effect.IDEMPOTENT,
+    run: RunKey = RUN,
+    **given: Any,
+) -> ActionRequest:
+    return ActionRequest(
+        run_key=run,
+        position=Position(position),
+        tool="charge",
+        args='{"order_id":"4821"}',
+        effect=effect,
+        requested_digest="same",
+        effective_digest="same",
+        **given,
+    )
+
+
+def attempt(second: int = 0, *, lease: timedelta = OVER, scheduled: int | None = None) -> Attempt:
+    at = None if scheduled is None else NOON + timedelta(seconds=scheduled)
+    return Attempt(NOON + timedelta(seconds=second), uuid4(), lease, scheduled_at=at)
+
+
+async def sql(pool: Pool, statement: LiteralString, **given: Any) -> list[Mapping[str, Any]]:
+    async with pool.connection() as connection:
+        cursor = await connection.execute(statement, given)
+        return [] if cursor.description is None else [dict(row) for row in await cursor.fetchall()]
+
+
+async def dispatched(
+    ledger: ActionLedger, position: str, *, lease: timedelta = OVER, **given: Any
+) -> Dispatched:
+    claim = await ledger.claim(request(position, **given), attempt(lease=lease))
+    assert isinstance(claim, Dispatched)
+    return claim
+
+
+async def parked(ledger: ActionLedger, position: str, **given: Any) -> Dispatched:
+    claim = await dispatched(ledger, position, **given)
+    await ledger.park(claim, "who knows")
+    return claim
+
+
+async def intent(ledger: ActionLedger, pool: Pool, position: str, **given: Any) -> ActionKey:
+    """What nobody has sent yet, and the relay is to send."""
+    by = attempt()
+    claim = await ledger.claim(request(position, **given), by)
+    assert isinstance(claim, Dispatched)
+    assert await ledger.hand_back(claim, by)
+    await sql(pool, "update agent_actions set relayed = true where key = %(key)s", key=claim.key)
+    return claim.key
+
+
+async def queue(
+    pool: Pool,
+    key: ActionKey,
+    *,
+    why: str = "send",
+    tool: str = "charge",
+    order: str | None = None,
+    due_in: int = 0,
+) -> None:
+    await sql(
+        pool,
+        "insert into agent_relay (key, why, tool, order_key, due_at) values (%(key)s, %(why)s,"
+        " %(tool)s, %(order)s, clock_timestamp() + make_interval(secs => %(due_in)s))",
+        key=key,
+        why=why,
+        tool=tool,
+        order=order,
+        due_in=due_in,
+    )
+
+
+async def take(ledger: ActionLedger, *, limit: int = 100) -> list[ActionKey]:
+    return [one.key for one in await ledger.relay.take_due(["charge"], limit=limit)]
+
+
+async def due_in(pool: Pool, key: ActionKey) -> float | None:
+    """Seconds until a row is due; None where it waits for a person."""
+    (row,) = await sql(
+        pool,
+        "select extract(epoch from due_at - clock_timestamp())::float as left from agent_relay"
+        " where key = %(key)s",
+        key=key,
+    )
+    left: float | None = row["left"]
+    return left
+
+
+async def is_queued(ledger: ActionLedger, key: ActionKey) -> bool:
+    return await ledger.relay.queued(key) is not None
+
+
+@asynccontextmanager
+async def holding(pool: Pool, statement: LiteralString, **given: Any) -> AsyncIterator[None]:
+    """A session of the test's own that holds the locks of a statement, uncommitted."""
+    async with pool.connection() as connection, connection.transaction():
+        await connection.execute(statement, given)
+        yield
+
+
+async def until_blocked(pool: Pool, sessions: int) -> None:
+    """Return when Postgres shows that so many sessions, or more, wait for a lock."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        (found,) = await sql(
+            pool,
+            "select count(*) from pg_stat_activity "
+            "where datname = current_database() and wait_event_type = 'Lock'",
+        )
+        if found["count"] >= sessions:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("so many sessions never waited")
+
+
+# --- the queue -----------------------------------------------------------------------------
+
+
+async def run_of(ledger: ActionLedger) -> Run:
+    found = await ledger.get_run(RUN)
+    assert found is not None
+    return found
+
+
+async def test_of_many_relays_each_due_row_goes_to_one_and_no_other_row_to_any(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    due = [await intent(ledger, pool, f"0.{number}") for number in range(40)]
+    later, unserved, elsewhere = [await intent(ledger, pool, f"1.{n}") for n in range(2)] + [
+        await intent(ledger, pool, "0.0", run=OTHER)
+    ]
+    await asyncio.gather(*(queue(pool, key) for key in due))
+    await queue(pool, later, due_in=600)
+    await queue(pool, unserved, tool="mail")
+    await queue(pool, elsewhere)
+    await sql(pool, "update agent_runs set namespace = 'theirs' where run_key = %(run)s", run=OTHER)
+
+    taken = await asyncio.gather(*(take(ledger, limit=7) for _ in range(12)))
+    again = await take(ledger)
+    theirs = await ledger.relay.take_due(["charge"], limit=9, namespace="theirs")
+
+    assert sorted(key for keys in taken for key in keys) == sorted(due)
+    assert again == []
+    assert [one.key for one in theirs] == [elsewhere]
+    left = await due_in(pool, due[0])
+    assert left is not None
+    assert 5 < left <= 15  # whoever took it and died delays it so much
+
+
+async def test_of_rows_in_order_only_the_first_is_taken_until_it_has_an_end(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    first, second, third, free = [await intent(ledger, pool, f"0.{n}") for n in range(4)]
+    for key in (first, second, third):
+        await queue(pool, key, order="account-1")
+    await queue(pool, free, order="account-2")
+
+    begun = await take(ledger)
+    turns = [(await ledger.relay.queued(key) or (None, None))[1] for key in (first, second)]
+    await ledger.park_unsent(first, "not sent")
+    await ledger.relay.leave_if_settled(first)
+    held_back = await take(ledger)
+    await ledger.settle(first, NEVER, by="ada")
+    freed = await take(ledger)
+    await ledger.relay.call_off(second, "nobody wants it any more")
+
+    assert begun == [first, free]
+    assert turns == [True, False]
+    assert held_back == []
+    assert freed == [second]
+    assert await take(ledger) == [third]
+
+
+async def test_each_lost_settling_is_followed_by_another_one_later_and_later(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    key = await intent(ledger, pool, "0.0")
+    await queue(pool, key)
+    waits = []
+    for _ in range(9):
+        await sql(pool, "update agent_relay set due_at = clock_timestamp()")
+        (taken,) = await ledger.relay.take_due(["charge"], limit=1)
+        await ledger.relay.count_start(taken)
+        await ledger.relay.count_start(taken)  # its answer was lost: it counts once
+        waits.append(round(await due_in(pool, key) or 0, -1))
+
+    assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
+    counted = await ledger.relay.queued(key)
+    assert counted is not None
+    assert counted[0].starts == 9
+
+
+async def test_a_start_does_not_count_once_the_settling_has_said_what_is_next(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    kept, again = [await parked(ledger, at) for at in ("0.0", "0.1")]
+    for one in (kept, again):
+        await queue(pool, one.key)
+    taken = await ledger.relay.take_due(["charge"], limit=2)
+
+    await ledger.relay.leave_if_settled(kept.key)
+    await ledger.relay.reopen(again.key)
+    for row in taken:
+        await ledger.relay.count_start(row)
+
+    assert await due_in(pool, kept.key) is None
+    assert (await due_in(pool, again.key) or 0) <= 0
+
+
+async def test_a_row_leaves_the_queue_when_its_action_has_an_end(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    done, unknown, open_ = [await dispatched(ledger, f"0.{n}") for n in range(3)]
+    for claim in (done, unknown, open_):
+        await queue(pool, claim.key)
+    await ledger.record(done, RECEIPT)
+    await ledger.park(unknown, "who knows")
+
+    for claim in (done, unknown, open_):
+        await ledger.relay.leave_if_settled(claim.key)
+    found = {one.queued.key: one for one in await ledger.relay.list()}
+
+    assert set(found) == {unknown.key, open_.key}
+    assert found[unknown.key].queued.due_at is None
+    assert found[unknown.key].parked_reason == "who knows"
+    assert found[open_.key].queued.due_at is not None
+    await ledger.record(unknown, RECEIPT)  # late: it is known after all
+    assert not await is_queued(ledger, unknown.key)
+
+
+async def test_who_reopens_a_row_while_it_leaves_for_a_person_finds_it_due(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    claim = await parked(ledger, "0.0")
+    await queue(pool, claim.key)
+
+    async with holding(pool, "select from agent_relay for update"):
+        reopening = asyncio.create_task(ledger.relay.reopen(claim.key))
+        await until_blocked(pool, 1)
+        leaving = asyncio.create_task(ledger.relay.leave_if_settled(claim.key))
+        await until_blocked(pool, 2)
+    await asyncio.gather(reopening, leaving)
+
+    assert await due_in(pool, claim.key) is not None
+
+
+async def test_an_undo_leaves_the_queue_when_it_is_on_record_what_became_of_it(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    rows = [await dispatched(ledger, f"0.{n}", compensator="refund") for n in range(4)]
+    never_begun, lost, refused, unknown = rows
+    for claim in rows:
+        await ledger.record(claim, RECEIPT)
+    await ledger.undo.begin(RUN, why="failed", failed=True, attempt_at=NOON)
+    for claim in rows:
+        await queue(pool, claim.key, why="undo", tool="refund")
+    undos = {
+        claim.key: await dispatched(
+            ledger,
+            f"undo-{ActionKey(claim.key).rpartition(':')[2]}",
+            undoes=claim.key,
+            purpose="undo",
+        )
+        for claim in (lost, refused, unknown)
+    }
+    await ledger.record(undos[refused.key], NEVER)
+    await queue(pool, refused.key, why="undo", tool="refund")  # as if it had been left there
+    await ledger.park(undos[unknown.key], "who knows")
+
+    for claim in rows:
+        await ledger.relay.leave_if_settled(claim.key)
+    waiting = {one.queued.key for one in await ledger.relay.list()}
+    await ledger.relay.give_up(never_begun.key, "no worker serves refund")
+    await ledger.record(undos[lost.key], RECEIPT)
+
+    assert waiting == {never_begun.key, lost.key}
+    assert await due_in(pool, never_begun.key) is None
+    assert not await is_queued(ledger, lost.key)
+
+
+async def test_an_undo_is_planned_whatever_else_of_the_run_is_unknown(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    late = await dispatched(ledger, "0.0", compensator="refund")
+    await parked(ledger, "0.1", compensator="refund")  # in vain: before the undo began
+    await ledger.undo.begin(RUN, why="failed", failed=True, attempt_at=NOON)
+    await ledger.record(late, RECEIPT)
+    row = await ledger.get(late.key)
+    assert row is not None
+
+    planned = await ledger.undo.plan_one(row)
+
+    assert planned is not None
+    assert (planned.action.key, planned.at) == (late.key, "undo-0.0")
+
+
+async def test_what_is_called_off_was_never_sent_and_frees_its_business_fact(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    key = await intent(ledger, pool, "0.0", domain_key="order-1")
+    sent = await dispatched(ledger, "0.1")
+    for one in (key, sent.key):
+        await queue(pool, one)
+
+    called_off = [await ledger.relay.call_off(one, "it was stopped") for one in (key, sent.key)]
+    again = await ledger.relay.call_off(key, "it was stopped")
+    next_one = await ledger.claim(request("0.0", run=OTHER, domain_key="order-1"), attempt())
+
+    assert (called_off, again) == ([True, False], False)
+    found = await ledger.get(key)
+    assert found is not None
+    assert (found.state, found.effect_possible) == ("error", False)
+    assert isinstance(next_one, Dispatched)
+    assert next_one.idempotency_key == "order-1~2"
+    assert [one.queued.key for one in await ledger.relay.list()] == [sent.key]
+
+
+async def test_what_is_given_up_is_a_persons_unless_an_attempt_is_at_work(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    dead = await dispatched(ledger, "0.0")
+    live = await dispatched(ledger, "0.1", lease=LIVE)
+    for claim in (dead, live):
+        await queue(pool, claim.key)
+        await ledger.relay.give_up(claim.key, "tried in vain")
+    unsent = await ledger.park_unsent(live.key, "not sent")
+
+    states = [(await ledger.get(claim.key)) for claim in (dead, live)]
+    assert [one.state for one in states if one] == ["unknown", "dispatched"]
+    assert unsent.state == "dispatched"  # it was, so nobody may say that it was not
+    assert await due_in(pool, dead.key) is None
+    assert await due_in(pool, live.key) is not None
+
+
+# --- what the relay may claim ----------------------------------------------------------------
+
+
+async def test_the_relay_claims_nothing_of_a_run_that_goes_on_or_was_stopped(
+    ledger: ActionLedger,
+) -> None:
+    lost = await dispatched(ledger, "0.0")
+    sees_to = request("0.0", purpose="relay")
+    asks = request("0.0", purpose="relay", only_asks=True)
+
+    for wanted in (sees_to, asks):
+        with pytest.raises(RunNotRunning, match="goes on"):
+            await ledger.claim(wanted, attempt(10))
+    await ledger.relay.end_gone(
+        await run_of(ledger), gone_as="terminated", ended_at=NOON + timedelta(seconds=5)
+    )
+    taken_over = await ledger.claim(sees_to, attempt(10))
+    await ledger.stop_run(RUN, workflow_id="w", agent="", reason="no", attempt_at=NOON)
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(sees_to, attempt(20))
+    left = await ledger.claim(asks, attempt(20))
+
+    assert isinstance(taken_over, Dispatched)
+    assert (taken_over.taken_over, taken_over.idempotency_key) == (True, lost.idempotency_key)
+    assert isinstance(left, Parked)
+
+
+async def test_the_relay_waits_for_anothers_live_attempt_and_not_for_its_own(
+    ledger: ActionLedger,
+) -> None:
+    await dispatched(ledger, "0.0", lease=LIVE)
+    await ledger.relay.end_gone(await run_of(ledger), gone_as="terminated", ended_at=NOON)
+    sees_to = request("0.0", purpose="relay")
+
+    anothers = await ledger.claim(sees_to, attempt(10, scheduled=9))
+    own = await ledger.claim(sees_to, attempt(10, scheduled=0))
+
+    assert isinstance(anothers, Busy)
+    assert isinstance(own, Dispatched)
+
+
+# --- runs that are gone ------------------------------------------------------------------------
+
+
+async def test_what_a_gone_run_left_dispatched_is_queued_once_no_attempt_can_be_at_work(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    dead = await dispatched(ledger, "0.0")
+    live = await dispatched(ledger, "0.1", lease=LIVE)
+    done = await dispatched(ledger, "0.2")
+    await ledger.record(done, RECEIPT)
+    unknown = await parked(ledger, "0.3")
+    asked_again = await parked(ledger, "0.4")
+    await queue(pool, asked_again.key, why="ask")
+    await ledger.relay.leave_if_settled(asked_again.key)
+    await ledger.undo.reopen(asked_again.key)  # by an undo, which is lost
+    unsent = await intent(ledger, pool, "0.5")
+    # Its run's own, and not the relay's.
+    await sql(pool, "update agent_actions set relayed = false where key = %(key)s", key=unsent)
+    end = NOON + timedelta(seconds=5)
+
+    seen = await run_of(ledger)
+    ended = [
+        await ledger.relay.end_gone(seen, gone_as="terminated", ended_at=end) for _ in range(2)
+    ]
+    waiting = {one.queued.key: one for one in await ledger.relay.list()}
+    gone = await ledger.relay.list_gone()
+
+    assert ended == [True, False]
+    assert set(waiting) == {dead.key, live.key, asked_again.key}
+    assert {one.queued.why for one in waiting.values()} == {"ask"}
+    assert sorted(await take(ledger)) == sorted([dead.key, asked_again.key])
+    left = await due_in(pool, live.key)
+    assert left is not None
+    assert 200 < left <= 300
+    assert [(one.gone_as, one.stands, one.unknown) for one in gone] == [("terminated", 1, 4)]
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(request("0.5"), attempt(5))
+    assert (await ledger.get(unsent)) is not None
+    assert (await ledger.get(unknown.key)) is not None
+    again = await ledger.claim(request("0.5"), attempt(6))
+    run = await ledger.get_run(RUN)
+    assert isinstance(again, Dispatched)  # a reset: it lives
+    assert run is not None
+    assert (run.state, run.gone_as) == ("running", None)
+    assert await ledger.relay.list_gone() == []
+
+
+async def test_what_nobody_could_ask_about_is_a_persons_at_once(ledger: ActionLedger) -> None:
+    lost = await dispatched(ledger, "0.0")
+
+    await ledger.relay.end_gone(
+        await run_of(ledger), gone_as="timed_out", ended_at=NOON, asks=False
+    )
+
+    found = await ledger.get(lost.key)
+    assert found is not None
+    assert found.state == "unknown"
+    assert "timed_out" in (found.parked_reason or "")
+    assert await ledger.relay.list() == []
+
+
+async def test_a_run_that_has_come_to_another_state_since_it_was_looked_at_is_not_gone(
+    ledger: ActionLedger,
+) -> None:
+    await ledger.record(await dispatched(ledger, "0.0", compensator="refund"), RECEIPT)
+    seen = await run_of(ledger)
+    await ledger.undo.begin(RUN, why="failed", failed=True, attempt_at=NOON)
+
+    assert not await ledger.relay.end_gone(seen, gone_as="terminated", ended_at=NOON)
+    assert (await run_of(ledger)).state == "unwinding"
+    assert await ledger.relay.end_gone(await run_of(ledger), gone_as="failed", ended_at=NOON)
+
+
+async def test_an_approval_of_a_run_that_was_taken_for_gone_is_decided_once_it_goes_on(
+    ledger: ActionLedger,
+) -> None:
+    approvals = ledger.approvals
+    given = (Position("0.0"), "t", "charge", "{}", "d", None)
+    asked = await approvals.ask(ApprovalRequest(RUN, *given))
+    end = NOON + timedelta(seconds=5)
+    await ledger.relay.end_gone(await run_of(ledger), gone_as="terminated", ended_at=end)
+
+    await approvals.go_on(RUN, attempt_at=end)
+    with pytest.raises(ApprovalRefused, match="acts no more"):
+        await approvals.decide(asked.key, approve=True, by="ada")
+    await ledger.questions.go_on(RUN, attempt_at=end + timedelta(seconds=1))
+
+    assert (await approvals.decide(asked.key, approve=True, by="ada")).state == "approved"
+    assert (await run_of(ledger)).gone_as is None
+
+
+async def test_a_run_that_ends_leaves_the_relay_what_is_the_relays(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    """A reset run lives on, and ends well: what the relay was at work on is not parked."""
+    mine, theirs = [await dispatched(ledger, f"0.{n}") for n in range(2)]
+    await queue(pool, theirs.key)
+
+    await ledger.end_run(RUN, attempt_at=NOON + timedelta(seconds=1))
+
+    states = [(await ledger.get(claim.key)) for claim in (mine, theirs)]
+    assert [one.state for one in states if one] == ["unknown", "dispatched"]
+
+
+async def test_runs_are_looked_at_in_turn_each_once_a_sweep(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    await sql(pool, "update agent_runs set created_at = created_at - interval '1 minute'")
+    await sql(pool, "update agent_runs set namespace = 'a' where run_key = %(run)s", run=OTHER)
+    await ledger.open_run(
+        run_key=RunKey("young/r"), workflow_id="y", agent="a", input_digest="", attempt_at=NOON
+    )
+    relay = ledger.relay
+    began = await relay.now()
+
+    looked = [
+        [run.run_key for run in await relay.take_runs(limit=1, before=began, namespace=name)]
+        for name in ("b", "b", "a", "a")
+    ]
+
+    assert looked == [[RUN], [], [OTHER], []]
+
+
+async def test_the_run_of_a_sub_agent_whose_workflow_nobody_knows_is_gone(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    """Its key names a position where that of another run names an execution."""
+    below = sub_run_key(RUN, Position("0.0"))
+    await ledger.open_run(
+        run_key=below, workflow_id="nobody", agent="a", input_digest="", attempt_at=NOON
+    )
+    await sql(
+        pool,
+        "update agent_runs set created_at = now() - interval '2 hours' where run_key = %(run)s",
+        run=below,
+    )
+    given: dict[str, Any] = {"task_queue": "q", "tries": 1, "heartbeat_seconds": 1}
+
+    relay = Relay(App(tools=[]), ledger, temporal_client, **given)
+    assert await ActivityEnvironment().run(relay.sweep) == 1
+    found = await ledger.get_run(below)
+    assert found is not None
+    assert found.gone_as == "not found"
+
+
+async def test_a_detached_call_whose_time_is_up_is_the_relays_unless_its_run_was_stopped(
+    ledger: ActionLedger,
+) -> None:
+    detached = request("0.0", detached=True)
+    await ledger.claim(detached, attempt())
+    assert isinstance(await ledger.claim(request("0.0", purpose="relay"), attempt(1)), Dispatched)
+    run = RunActivities(App(tools=[]), ledger, ledger.threads, heartbeat_seconds=1, result_limit=9)
+
+    told = []
+    for _ in range(2):
+        raw = await run.settle_timed_out(pack(SettleTimedOut(detached.key, 1_000)))
+        told.append(unpack(Reply, raw))
+        await ledger.stop_run(RUN, workflow_id="w", agent="", reason="no", attempt_at=NOON)
+
+    assert [one.status for one in told] == ["ok", "unknown"]
+    assert [one.action_key for one in told] == [detached.key] * 2
+    found = await ledger.get(detached.key)
+    assert found is not None
+    assert found.state == "unknown"
+
+
+# --- a person's word -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("effect", "change", "refused"),
+    [
+        (Effect.IDEMPOTENT, "failures = 3", None),
+        (Effect.LOOKUP, "failures = 3", None),
+        (Effect.AT_MOST_ONCE, "dispatched_at = null", None),
+        (Effect.AT_MOST_ONCE, "failures = 3", "must not be sent twice"),
+        (Effect.IDEMPOTENT, "key_ttl = interval '0'", "has forgotten the key"),
+        (Effect.IDEMPOTENT, "duplicate_of = 'other/r:0.0'", "reopen that one"),
+        (Effect.IDEMPOTENT, "lease_until = now() + interval '1 hour'", "at work"),
+        (Effect.IDEMPOTENT, "parked_at = null, parked_reason = null", "not left to a person"),
+    ],
+)
+async def test_what_may_be_tried_again(
+    ledger: ActionLedger, pool: Pool, effect: Effect, change: LiteralString, refused: str | None
+) -> None:
+    key = (await parked(ledger, "0.0", effect=effect)).key
+    await sql(pool, "update agent_actions set " + change + " where key = %(key)s", key=key)
+
+    if refused is not None:
+        with pytest.raises(ReopenRefused, match=refused):
+            await ledger.relay.reopen(key)
+        assert not await is_queued(ledger, key)
+        return
+    reopened = [await ledger.relay.reopen(key) for _ in range(2)]
+
+    assert [(one.parked, one.failures) for one in reopened] == [(False, 0), (False, 0)]
+    assert await take(ledger) == [key]
+
+
+async def test_what_is_settled_or_was_stopped_is_not_tried_again(ledger: ActionLedger) -> None:
+    settled, stopped = await parked(ledger, "0.0"), await parked(ledger, "0.0", run=OTHER)
+    await ledger.settle(settled.key, RECEIPT, by="ada")
+    await ledger.stop_run(OTHER, workflow_id="w", agent="", reason="no", attempt_at=NOON)
+
+    for key, why in (
+        (settled.key, "is settled"),
+        (stopped.key, "was stopped"),
+        (action_key(RUN, Position("7.7")), "there is no action"),
+    ):
+        with pytest.raises(ReopenRefused, match=why):
+            await ledger.relay.reopen(key)
+
+
+async def test_what_the_relay_has_no_tool_of_is_not_tried_again(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    """Of a workflow that is not ours, unless it was detached; not so of a sub-agent's run."""
+    keys = [(await parked(ledger, f"0.{n}", run=run)).key for n, run in enumerate((RUN, OTHER))]
+    await sql(pool, "update agent_runs set spec = null")
+
+    with pytest.raises(ReopenRefused, match="does not have"):
+        await ledger.relay.reopen(keys[0])
+
+    await sql(pool, "update agent_actions set relayed = true where key = %(key)s", key=keys[0])
+    await sql(
+        pool,
+        "update agent_runs set parent_key = %(above)s, owner = 'w' where run_key = %(run)s",
+        above=RUN,
+        run=OTHER,
+    )
+    assert [(await ledger.relay.reopen(key)).parked for key in keys] == [False, False]
+
+
+async def test_a_persons_word_calls_off_an_intent_of_the_relays(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    key = await intent(ledger, pool, "0.0", domain_key="order-1")
+    await queue(pool, key)
+
+    (settled,) = await ledger.settle(key, NEVER, by="ada")
+
+    assert (settled.state, settled.decided_by) == ("error", "ada")
+    assert await ledger.relay.list() == []
+    next_one = await ledger.claim(request("0.0", run=OTHER, domain_key="order-1"), attempt())
+    assert isinstance(next_one, Dispatched)
+
+
+async def test_a_word_a_record_and_a_reopening_at_once_leave_one_outcome_and_no_row_behind(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    given: dict[str, Any] = {"domain_key": "order-1", "compensator": "refund"}
+    claim = await parked(ledger, "0.0", **given)
+    await queue(pool, claim.key)
+
+    seen = await run_of(ledger)
+
+    def at_once() -> Sequence[Any]:
+        return (
+            ledger.record(claim, RECEIPT),
+            ledger.settle(claim.key, NEVER, by="ada"),
+            ledger.relay.reopen(claim.key),
+            ledger.relay.leave_if_settled(claim.key),
+            ledger.relay.give_up(claim.key, "in vain"),
+            ledger.relay.end_gone(seen, gone_as="terminated", ended_at=NOON),
+            ledger.relay.take_due(["charge"], limit=9),
+        )
+
+    async with holding(pool, "select from agent_actions for update"):
+        working = [asyncio.ensure_future(work) for work in at_once()]
+        await until_blocked(pool, 4)
+    ended = await asyncio.gather(*working, return_exceptions=True)
+    await ledger.relay.leave_if_settled(claim.key)
+
+    found = await ledger.get(claim.key)
+    assert found is not None
+    assert found.status == "done"
+    assert ended[0] == found.recorded  # the record tells which one stands
+    assert await ledger.relay.list() == []
+
+
+def test_what_is_long_overdue_is_said_to_be() -> None:
+    def waits(due: datetime | None) -> bool:
+        queued = Queued(ActionKey("r/x:0.0"), 1, "send", "gone", None, due, 0, NOON)
+        return Waiting(queued, RUN, "0.0", None, NOON).overdue
+
+    assert [waits(None), waits(NOON), waits(NOON - timedelta(minutes=3))] == [False, False, True]

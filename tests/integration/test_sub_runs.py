@@ -1,0 +1,298 @@
+"""Whose a sub-agent's run is: given away in order, fenced, and stopped with what lies above it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from commitline.errors import Fenced, RunInputConflict, RunNotRunning, SubAgentClosed
+from commitline.identity import Position, RunKey, sub_run_key
+from commitline.ledger import (
+    ActionLedger,
+    ActionRequest,
+    Attempt,
+    Dispatched,
+    Effect,
+    Run,
+    SubRunLedger,
+)
+from commitline.ledger.pool import Connection, Pool
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+TOP = RunKey("support/e1")
+MIDDLE = sub_run_key(TOP, Position("0.0"))
+LOW = sub_run_key(MIDDLE, Position("1.0"))
+
+
+def at(second: int) -> datetime:
+    return NOON + timedelta(seconds=second)
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def top(ledger: ActionLedger) -> None:
+    await ledger.open_run(
+        run_key=TOP, workflow_id="support", agent="support", input_digest="", attempt_at=NOON
+    )
+
+
+@pytest.fixture
+def sub_runs(ledger: ActionLedger) -> SubRunLedger:
+    return ledger.sub_runs
+
+
+async def give(
+    sub_runs: SubRunLedger,
+    run: RunKey = MIDDLE,
+    to: str = "support/0.0/a",
+    *,
+    by: str = "support",
+    second: int = 1,
+    ended: str | None = None,
+    digest: str = "input",
+) -> str | None:
+    return await sub_runs.give(
+        run,
+        workflow_id=to,
+        by=by,
+        agent="clerk",
+        input_digest=digest,
+        attempt_at=at(second),
+        ended=ended,
+    )
+
+
+async def claim(ledger: ActionLedger, run: RunKey, owner: str, *, second: int = 2) -> None:
+    request = ActionRequest(
+        run_key=run,
+        position=Position(f"{second}.0"),
+        tool="charge",
+        args="{}",
+        effect=Effect.IDEMPOTENT,
+        requested_digest="d",
+        effective_digest="d",
+        owner=owner,
+    )
+    made = await ledger.claim(request, Attempt(at(second), uuid4(), lease=timedelta(minutes=1)))
+    assert isinstance(made, Dispatched)
+
+
+async def run_of(ledger: ActionLedger, key: RunKey) -> Run:
+    found = await ledger.get_run(key)
+    assert found is not None
+    return found
+
+
+async def test_a_new_one_is_its_workflows_alone(
+    ledger: ActionLedger, sub_runs: SubRunLedger
+) -> None:
+    assert await give(sub_runs) is None
+    assert await give(sub_runs) is None
+
+    await claim(ledger, MIDDLE, "support/0.0/a")
+    with pytest.raises(Fenced):
+        await claim(ledger, MIDDLE, "support/0.0/b", second=3)
+    found = await run_of(ledger, MIDDLE)
+    assert (found.parent_key, found.owner, found.state) == (TOP, "support/0.0/a", "running")
+
+
+async def test_a_later_call_fences_the_one_before_and_all_below_until_that_has_ended(
+    ledger: ActionLedger, sub_runs: SubRunLedger
+) -> None:
+    await give(sub_runs)
+    await give(sub_runs, LOW, "support/0.0/a/1.0/x", by="support/0.0/a")
+
+    former = await give(sub_runs, to="support/0.0/b", second=5)
+    again = await give(sub_runs, to="support/0.0/b", second=6)  # its answer was lost
+
+    assert former == again == "support/0.0/a"
+    for run, owner in ((MIDDLE, "support/0.0/a"), (LOW, "support/0.0/a/1.0/x")):
+        with pytest.raises(Fenced):
+            await claim(ledger, run, owner)
+    with pytest.raises(Fenced):
+        await claim(ledger, MIDDLE, "support/0.0/b")
+    with pytest.raises(Fenced, match="no workflow"):
+        await give(sub_runs, LOW, "support/0.0/a/1.0/x", by="support/0.0/a", second=7)
+    with pytest.raises(RunNotRunning, match="carried out by no workflow"):
+        await open_again(ledger, LOW, "support/0.0/a/1.0/x")
+
+    assert await give(sub_runs, to="support/0.0/b", second=8, ended=former) is None
+    await claim(ledger, MIDDLE, "support/0.0/b", second=9)
+    with pytest.raises(Fenced):  # from an execution of the parent before its reset
+        await give(sub_runs, to="support/0.0/a", second=5)
+
+
+async def open_again(ledger: ActionLedger, run: RunKey, workflow_id: str) -> Run:
+    return await ledger.open_run(
+        run_key=run, workflow_id=workflow_id, agent="clerk", input_digest="", attempt_at=at(20)
+    )
+
+
+async def test_only_who_owns_it_ends_it_and_a_later_call_goes_on_with_it(
+    ledger: ActionLedger, sub_runs: SubRunLedger
+) -> None:
+    await give(sub_runs)
+    await give(sub_runs, to="support/0.0/b", second=5)
+    await give(sub_runs, to="support/0.0/b", second=5, ended="support/0.0/a")
+
+    untouched = await ledger.end_run(MIDDLE, attempt_at=at(9), owner="support/0.0/a")
+    ended = await ledger.end_run(MIDDLE, attempt_at=at(9), owner="support/0.0/b")
+
+    assert (untouched.state, ended.state) == ("running", "ended")
+    with pytest.raises(RunNotRunning):  # by itself it does not go on, however late it asks
+        await claim(ledger, MIDDLE, "support/0.0/b", second=10)
+    await give(sub_runs, to="support/0.0/c", second=11)
+    await give(sub_runs, to="support/0.0/c", second=11, ended="support/0.0/b")
+    await claim(ledger, MIDDLE, "support/0.0/c", second=12)
+
+
+async def test_one_that_failed_is_closed_with_all_below_it(
+    ledger: ActionLedger, sub_runs: SubRunLedger
+) -> None:
+    await give(sub_runs)
+    await give(sub_runs, LOW, "support/0.0/a/1.0/x", by="support/0.0/a")
+    await claim(ledger, LOW, "support/0.0/a/1.0/x")
+
+    closed = await sub_runs.close(MIDDLE, reason="no model", attempt_at=at(9))
+    again = await sub_runs.close(MIDDLE, reason="gave none", attempt_at=at(12))
+
+    assert closed.reason == again.reason == "no model"
+    assert [one.run_key for one in closed.actions] == [LOW]
+    assert [(one.run_key, one.state) for one in await sub_runs.below(TOP)] == [
+        (MIDDLE, "ended"),
+        (LOW, "ended"),
+    ]
+    (action,) = await sub_runs.actions(TOP)
+    assert (action.run_key, action.state) == (LOW, "unknown")
+    with pytest.raises(RunNotRunning):
+        await claim(ledger, LOW, "support/0.0/a/1.0/x", second=10)
+    with pytest.raises(RunNotRunning):
+        await open_again(ledger, LOW, "support/0.0/a/1.0/x")
+    with pytest.raises(SubAgentClosed, match="no model"):
+        await give(sub_runs, to="support/0.0/b", second=13)
+
+
+async def test_one_whose_caller_is_stopping_is_not_told_of(
+    ledger: ActionLedger, sub_runs: SubRunLedger
+) -> None:
+    await give(sub_runs)
+    await stop(ledger, TOP)
+
+    with pytest.raises(RunNotRunning) as refused:
+        await sub_runs.close(MIDDLE, reason="it was stopped", attempt_at=at(9))
+    assert refused.value.stopping
+
+
+async def test_what_is_begun_otherwise_than_before_is_refused(sub_runs: SubRunLedger) -> None:
+    await give(sub_runs)
+
+    with pytest.raises(RunInputConflict):
+        await give(sub_runs, digest="other")
+
+
+async def test_a_parent_that_ended_goes_on_with_a_call_that_began_later_and_no_other(
+    ledger: ActionLedger, sub_runs: SubRunLedger
+) -> None:
+    await ledger.end_run(TOP, attempt_at=at(5))
+
+    with pytest.raises(RunNotRunning):
+        await give(sub_runs, second=4)
+    assert await give(sub_runs, second=6) is None
+    assert (await run_of(ledger, TOP)).state == "running"
+
+
+async def stop(ledger: ActionLedger, run: RunKey) -> Run:
+    return await ledger.stop_run(
+        run, workflow_id="support", agent="", reason="enough", attempt_at=NOON
+    )
+
+
+async def test_a_stop_is_one_of_all_below_and_of_nothing_above(
+    ledger: ActionLedger, sub_runs: SubRunLedger
+) -> None:
+    await give(sub_runs)
+    await give(sub_runs, LOW, "support/0.0/a/1.0/x", by="support/0.0/a")
+
+    await stop(ledger, MIDDLE)
+
+    assert (await run_of(ledger, TOP)).state == "running"
+    assert (await run_of(ledger, MIDDLE)).state == "stopping"
+    assert (await run_of(ledger, LOW)).stop_reason == "enough"
+    with pytest.raises(RunNotRunning) as refused:
+        await claim(ledger, LOW, "support/0.0/a/1.0/x")
+    assert refused.value.stopping
+    with pytest.raises(SubAgentClosed, match="enough"):
+        await give(sub_runs, second=9)
+
+
+async def until_blocked(pool: Pool) -> None:
+    """Return when Postgres shows that a session of this database waits for a lock."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        async with pool.connection() as connection:
+            cursor = await connection.execute(
+                "select from pg_stat_activity "
+                "where datname = current_database() and wait_event_type = 'Lock'"
+            )
+            if cursor.rowcount:
+                return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nobody waits for a lock")
+
+
+@asynccontextmanager
+async def open_transaction(pool: Pool) -> AsyncIterator[Connection]:
+    async with pool.connection() as connection, connection.transaction():
+        yield connection
+
+
+async def test_a_stop_finds_what_is_being_begun_far_below_at_the_same_moment(
+    ledger: ActionLedger, sub_runs: SubRunLedger, pool: Pool
+) -> None:
+    await give(sub_runs)
+    parameters: dict[str, Any] = {"low": LOW, "middle": MIDDLE, "top": TOP}
+    async with open_transaction(pool) as connection:
+        # What `give` does, uncommitted.
+        await connection.execute(
+            "select from agent_runs where run_key in (%(top)s, %(middle)s) for share", parameters
+        )
+        await connection.execute(
+            "insert into agent_runs (run_key, workflow_id, agent, input_digest,"
+            " opened_attempt_at, parent_key, owner)"
+            " values (%(low)s, 'x', 'clerk', '', now(), %(middle)s, 'x')",
+            parameters,
+        )
+        stopping = asyncio.create_task(stop(ledger, TOP))
+        await until_blocked(pool)
+
+    await stopping
+
+    assert (await run_of(ledger, LOW)).state == "stopping"
+
+
+async def test_what_is_begun_far_below_while_a_stop_commits_is_refused(
+    ledger: ActionLedger, sub_runs: SubRunLedger, pool: Pool
+) -> None:
+    await give(sub_runs)
+    async with open_transaction(pool) as connection:
+        # The first half of a stop.
+        await connection.execute(
+            "update agent_runs set state = 'stopping', stopped_at = now(), stop_reason = 'x'"
+            " where run_key = %(top)s",
+            {"top": TOP},
+        )
+        begun = asyncio.create_task(
+            give(sub_runs, LOW, "support/0.0/a/1.0/x", by="support/0.0/a", second=3)
+        )
+        await until_blocked(pool)
+
+    with pytest.raises(RunNotRunning):
+        await begun
+    assert await ledger.get_run(LOW) is None

@@ -1,0 +1,830 @@
+"""Undoing in the ledger: who may, under which key, what a success changes, and the races."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, LiteralString
+from uuid import uuid4
+
+import pytest
+
+from commitline import App, tool
+from commitline.activities.undo_steps import PlanUndo, UndoPlan
+from commitline.activities.undoing import UndoActivities
+from commitline.activities.wire import pack, unpack
+from commitline.canonical import dumps
+from commitline.errors import IdempotencyKeyConflict, RunNotRunning, UndoRefused
+from commitline.identity import ActionKey, Position, RunKey, sub_run_key
+from commitline.ledger import (
+    Action,
+    ActionLedger,
+    ActionRequest,
+    AlreadyDone,
+    Ask,
+    Attempt,
+    Busy,
+    Dispatched,
+    DueUndo,
+    Effect,
+    Intended,
+    Outcome,
+    Parked,
+)
+from commitline.ledger.pool import Pool
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+RUN = RunKey("support-4821/e1")
+OTHER_RUN = RunKey("support-4822/e1")
+CHARGE_KEY = "order-4821-charge"
+REFUND_KEY = "order-4821-refund"
+RECEIPT = Outcome.ok('"ch_1"')
+REFUNDED = Outcome.ok('"re_1"')
+NEVER = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
+DECLINED = Outcome.error(kind="ToolRefused", message="closed", effect_possible=False)
+
+
+@pytest.fixture(autouse=True)
+async def _runs(ledger: ActionLedger) -> None:
+    for run in (RUN, OTHER_RUN):
+        await open_run(ledger, run)
+
+
+async def open_run(ledger: ActionLedger, run: RunKey, second: int = 0) -> None:
+    await ledger.open_run(
+        run_key=run,
+        workflow_id=run.partition("/")[0],
+        agent="a",
+        input_digest="",
+        attempt_at=at(second),
+    )
+
+
+def at(second: int) -> datetime:
+    return NOON + timedelta(seconds=second)
+
+
+def attempt(second: int = 0) -> Attempt:
+    return Attempt(at(second), uuid4(), timedelta(minutes=5))
+
+
+def charge(position: str = "0.0", **other: Any) -> ActionRequest:
+    request = ActionRequest(
+        run_key=RUN,
+        position=Position(position),
+        tool="charge",
+        args='{"order_id":"4821"}',
+        effect=Effect.IDEMPOTENT,
+        requested_digest="charge",
+        effective_digest="charge",
+        domain_key=CHARGE_KEY,
+        compensator="refund",
+    )
+    return replace(request, **other)
+
+
+def undo(of: ActionRequest, number: int = 1, **other: Any) -> ActionRequest:
+    """What an unwinding asks for."""
+    position = Position(f"undo-{of.position}" + (f"~{number}" if number > 1 else ""))
+    request = ActionRequest(
+        run_key=of.run_key,
+        position=position,
+        tool="refund",
+        args='{"order_id":"4821"}',
+        effect=Effect.IDEMPOTENT,
+        requested_digest="refund",
+        effective_digest="refund",
+        domain_key=REFUND_KEY,
+        undoes=of.key,
+        purpose="undo",
+    )
+    return replace(request, **other)
+
+
+def own_refund(position: str = "1.0", **other: Any) -> ActionRequest:
+    """A refund that the model asks for."""
+    request = undo(charge(position), undoes=None, purpose="forward", undoes_domain_key=CHARGE_KEY)
+    return replace(request, position=Position(position), **other)
+
+
+async def begin(
+    ledger: ActionLedger, second: int = 100, *, run: RunKey = RUN, **options: Any
+) -> bool:
+    given: dict[str, Any] = {"why": "it failed", "failed": True, "attempt_at": at(second)}
+    given |= options
+    return await ledger.undo.begin(run, **given)
+
+
+async def finish(ledger: ActionLedger, second: int = 200, *passed: ActionKey) -> bool:
+    return await ledger.undo.finish(RUN, attempt_at=at(second), passed=frozenset(passed))
+
+
+async def dispatched(ledger: ActionLedger, request: ActionRequest, second: int = 0) -> Dispatched:
+    claim = await ledger.claim(request, attempt(second))
+    assert isinstance(claim, Dispatched), claim
+    return claim
+
+
+async def done(
+    ledger: ActionLedger, request: ActionRequest, outcome: Outcome = RECEIPT, second: int = 0
+) -> Dispatched:
+    claim = await dispatched(ledger, request, second)
+    await ledger.record(claim, outcome)
+    return claim
+
+
+async def get(ledger: ActionLedger, request: ActionRequest) -> Action:
+    found = await ledger.get(request.key)
+    assert found is not None
+    return found
+
+
+async def sql(pool: Pool, statement: LiteralString, **parameters: Any) -> list[Mapping[str, Any]]:
+    async with pool.connection() as connection:
+        cursor = await connection.execute(statement, parameters)
+        return [] if cursor.description is None else [dict(row) for row in await cursor.fetchall()]
+
+
+async def queued(pool: Pool) -> list[tuple[str, str, str]]:
+    rows = await sql(pool, "select key, why, tool from agent_relay order by key")
+    return [(row["key"], row["why"], row["tool"]) for row in rows]
+
+
+async def plan(ledger: ActionLedger, *passed: ActionKey) -> list[DueUndo]:
+    return list(await ledger.undo.plan(RUN, passed=frozenset(passed)))
+
+
+# --- begin, plan, finish ---------------------------------------------------------------------
+
+
+async def test_a_run_that_is_being_undone_starts_nothing_forward_and_undoes(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(undo(charge()), attempt(1))
+    assert await begin(ledger)
+
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(charge("1.0", domain_key=None), attempt(101))
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(own_refund(), attempt(101))
+    assert (await dispatched(ledger, undo(charge()), 101)).idempotency_key == REFUND_KEY
+    run = await ledger.get_run(RUN)
+    assert run is not None
+    assert (run.state, run.stop_reason) == ("unwinding", "it failed")
+
+
+async def test_an_undo_that_succeeds_marks_frees_and_is_not_due_again(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    assert [step.at for step in await plan(ledger)] == ["undo-0.0"]
+    assert not await finish(ledger)
+
+    await done(ledger, undo(charge()), REFUNDED, 101)
+
+    assert await plan(ledger) == []
+    assert await finish(ledger)
+    found = await get(ledger, charge())
+    assert (found.undone_by, found.state) == (undo(charge()).key, "ok")
+    assert (await ledger.undo.report(RUN)).state == "compensated"
+    run = await ledger.get_run(RUN)
+    assert run is not None
+    assert run.state == "ended"
+    assert run.unwound_at is not None
+
+
+async def test_the_business_fact_can_be_asked_for_again_and_the_next_undo_has_another_key(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    await done(ledger, undo(charge()), REFUNDED, 101)
+    await finish(ledger)
+
+    second = charge(run_key=OTHER_RUN)
+    claim = await done(ledger, second, second=300)
+
+    assert claim.idempotency_key == f"{CHARGE_KEY}~2"
+    await begin(ledger, 301, run=OTHER_RUN)
+    again = undo(second, domain_key=f"{REFUND_KEY}~of2")
+    assert (await done(ledger, again, REFUNDED, 302)).idempotency_key == f"{REFUND_KEY}~of2"
+    assert (await get(ledger, second)).undone_by == again.key
+
+
+async def test_nothing_opens_a_run_that_was_undone(ledger: ActionLedger) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    await done(ledger, undo(charge()), REFUNDED, 101)
+    await finish(ledger)
+
+    await open_run(ledger, RUN, 900)
+
+    with pytest.raises(RunNotRunning, match="was stopped"):
+        await ledger.claim(charge("1.0"), attempt(900))
+
+
+async def test_what_is_not_to_be_undone_is_not(ledger: ActionLedger) -> None:
+    assert not await begin(ledger), "it did nothing"
+    await done(ledger, charge())
+    assert not await begin(ledger, failed=False), "it was cancelled"
+    with pytest.raises(UndoRefused):
+        await begin(ledger, failed=False, again=True)
+    with pytest.raises(RunNotRunning):
+        await begin(ledger, run=RunKey("nobody/1"))
+
+    await ledger.stop_run(
+        RUN, workflow_id="w", agent="", reason="enough", attempt_at=NOON, compensate=True
+    )
+
+    assert await begin(ledger, failed=False)
+    run = await ledger.get_run(RUN)
+    assert run is not None
+    assert run.stop_reason == "enough"
+
+
+async def test_an_unwinding_that_was_cut_off_is_brought_to_its_end_by_the_next(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    await done(ledger, undo(charge()), REFUNDED, 101)
+
+    assert await begin(ledger, 300, failed=False, again=True), "though nothing is left to undo"
+
+    assert await finish(ledger, 301)
+    run = await ledger.get_run(RUN)
+    assert run is not None
+    assert run.state == "ended"
+
+
+async def test_a_late_attempt_to_begin_does_not_begin_again_what_is_through(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger, 100)
+    await done(ledger, undo(charge()), DECLINED, 101)
+    await finish(ledger, 200)
+
+    for again in (False, True):
+        with pytest.raises(RunNotRunning):
+            await begin(ledger, 100, again=again)
+    assert await begin(ledger, 300, failed=False, again=True)
+
+
+async def test_a_run_that_is_being_undone_is_not_closed_by_a_late_attempt_of_its_own(
+    ledger: ActionLedger,
+) -> None:
+    await dispatched(ledger, charge())
+    await begin(ledger)
+
+    run = await ledger.end_run(RUN, attempt_at=at(150))
+
+    assert run.state == "unwinding"
+    assert (await get(ledger, charge())).state == "dispatched"
+
+
+async def test_what_is_passed_by_is_left_to_a_person_when_undoing_is_through(
+    ledger: ActionLedger,
+) -> None:
+    await dispatched(ledger, charge())
+    await begin(ledger)
+    assert [(one.at, one.action.key) for one in await plan(ledger)] == [(None, charge().key)]
+    assert not await finish(ledger, 200)
+
+    assert await finish(ledger, 201, charge().key)
+
+    assert (await get(ledger, charge())).state == "unknown"
+    assert (await ledger.undo.report(RUN)).state == "partly compensated"
+
+
+async def test_an_undo_without_effect_is_made_anew_by_the_next_unwinding_under_the_next_key(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    await done(ledger, undo(charge()), DECLINED, 101)
+    assert await plan(ledger) == []
+    assert await finish(ledger)
+    [standing] = (await ledger.undo.report(RUN)).standing
+    assert standing.why.endswith("had no effect: closed")
+
+    await begin(ledger, 300, failed=False, again=True)
+
+    [step] = await plan(ledger)
+    assert step.at == "undo-0.0~2"
+    claim = await done(ledger, undo(charge(), 2), REFUNDED, 301)
+    assert claim.idempotency_key == f"{REFUND_KEY}~2"
+    assert await finish(ledger, 302)
+    assert (await ledger.undo.report(RUN)).state == "compensated"
+
+
+async def test_a_plan_travels_however_large_what_it_undoes_with(ledger: ActionLedger) -> None:
+    @tool(effect=Effect.IDEMPOTENT)
+    async def refund(note: str) -> None: ...
+
+    @tool(effect=Effect.IDEMPOTENT, compensate=refund)
+    async def charge_noted(note: str) -> None: ...
+
+    for at_step, size in (("0.0", 1_100_000), ("1.0", 600_000), ("2.0", 600_000)):
+        note = dumps({"note": "x" * size})
+        noted = charge(at_step, tool=charge_noted.name, args=note, domain_key=None)
+        await done(ledger, noted)
+    await begin(ledger)
+    undoes = UndoActivities(App(tools=[charge_noted]), ledger.undo, heartbeat_seconds=1)
+
+    raw = await undoes.plan(pack(PlanUndo(RUN, [])))
+    first = unpack(UndoPlan, raw).steps
+    passed = [step.passes or step.key for step in first]
+    rest = unpack(UndoPlan, await undoes.plan(pack(PlanUndo(RUN, passed)))).steps
+
+    assert [step.key for step in first] == [charge("2.0").key]
+    assert [(step.key, bool(step.problem)) for step in rest] == [
+        (charge("1.0").key, False),
+        (charge("0.0").key, True),
+    ]
+
+
+# --- what is unknown -------------------------------------------------------------------------
+
+
+async def test_to_settle_sends_what_has_a_key_and_only_in_an_unwinding(
+    ledger: ActionLedger,
+) -> None:
+    await dispatched(ledger, charge())
+    settle = charge(purpose="settle")
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(settle, attempt(1))
+    await begin(ledger)
+
+    claim = await dispatched(ledger, settle, 101)
+
+    assert (claim.idempotency_key, claim.taken_over) == (CHARGE_KEY, True)
+    await ledger.record(claim, RECEIPT)
+    assert [step.at for step in await plan(ledger)] == ["undo-0.0"]
+
+
+async def test_who_only_asks_never_sends(ledger: ActionLedger) -> None:
+    asked = charge(effect=Effect.LOOKUP, can_ask=True)
+    await dispatched(ledger, asked)
+    await begin(ledger)
+    asks = replace(asked, purpose="settle", only_asks=True)
+
+    claim = await ledger.claim(asks, attempt(101))
+
+    assert isinstance(claim, Ask)
+    with pytest.raises(RunNotRunning):
+        await ledger.send_after_asking(asks, claim.call)
+    await ledger.record(claim.call, NEVER)
+    assert await plan(ledger) == []
+    assert isinstance(await ledger.claim(replace(asks, can_ask=False), attempt(102)), AlreadyDone)
+
+
+async def test_who_only_asks_and_cannot_parks(ledger: ActionLedger) -> None:
+    await dispatched(ledger, charge())
+    await begin(ledger)
+
+    claim = await ledger.claim(charge(purpose="settle", only_asks=True), attempt(101))
+
+    assert isinstance(claim, Parked)
+    assert "its run is over" in (claim.action.parked_reason or "")
+
+
+async def test_an_undo_that_can_be_asked_about_is_sent_again_when_it_never_happened(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    asked = undo(charge(), effect=Effect.LOOKUP, can_ask=True)
+    await dispatched(ledger, asked, 101)
+    claim = await ledger.claim(asked, attempt(102))
+    assert isinstance(claim, Ask)
+
+    await ledger.send_after_asking(asked, claim.call)
+
+    await ledger.record(claim.call, REFUNDED)
+    assert (await get(ledger, charge())).undone_by == asked.key
+
+
+async def test_what_was_parked_is_reopened_unless_an_attempt_may_be_at_work(
+    ledger: ActionLedger,
+) -> None:
+    over, at_work = (
+        charge(position, domain_key=None, effective_digest=position) for position in ("0.0", "1.0")
+    )
+    await ledger.park(await dispatched(ledger, over), "no answer")
+    await ledger.park(await dispatched(ledger, at_work), "no answer", over=False)
+
+    assert await ledger.undo.reopen(over.key)
+    assert await ledger.undo.reopen(over.key), "safe to repeat"
+    assert not await ledger.undo.reopen(at_work.key)
+
+
+# --- the model's own refund -------------------------------------------------------------------
+
+
+async def test_a_refund_that_the_model_asks_for_marks_what_it_undid_and_frees_it(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+
+    await done(ledger, own_refund(), REFUNDED, 1)
+
+    assert (await get(ledger, own_refund())).undoes == charge().key
+    assert (await get(ledger, charge())).undone_by == own_refund().key
+    assert not await begin(ledger), "nothing is left to undo"
+    assert (await dispatched(ledger, charge("2.0"), 2)).idempotency_key == f"{CHARGE_KEY}~2"
+
+
+async def test_the_refund_of_a_second_charge_is_not_the_refund_of_the_first(
+    ledger: ActionLedger,
+) -> None:
+    keys = []
+    for step in (0, 2):
+        await done(ledger, charge(f"{step}.0"), second=step)
+        keys.append(
+            (await done(ledger, own_refund(f"{step + 1}.0"), REFUNDED, step)).idempotency_key
+        )
+
+    assert keys == [REFUND_KEY, f"{REFUND_KEY}~of2"]
+    repeated = await ledger.claim(own_refund("4.0"), attempt(9))
+    assert isinstance(repeated, AlreadyDone)
+    assert repeated.action.duplicate_of == own_refund("3.0").key
+
+
+async def test_a_refund_of_another_run_undoes_what_it_names(ledger: ActionLedger) -> None:
+    await done(ledger, charge())
+
+    await done(ledger, own_refund(run_key=OTHER_RUN), REFUNDED, 1)
+
+    assert (await get(ledger, charge())).undone_by == own_refund(run_key=OTHER_RUN).key
+    assert not await begin(ledger)
+
+
+async def test_a_refund_that_is_known_late_or_by_a_person_marks_what_it_undid(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    late = await dispatched(ledger, own_refund(), 1)
+    await ledger.park(late, "no answer")
+    assert (await get(ledger, charge())).undone_by is None
+
+    await ledger.settle(own_refund().key, REFUNDED, by="ada")
+
+    assert (await get(ledger, charge())).undone_by == own_refund().key
+    await done(ledger, charge("2.0"), second=2)
+    late = await dispatched(ledger, own_refund("3.0"), 3)
+    await ledger.park(late, "no answer")
+    await ledger.record(late, REFUNDED)
+    assert (await get(ledger, charge("2.0"))).undone_by == own_refund("3.0").key
+
+
+async def test_a_refund_without_effect_undoes_nothing(ledger: ActionLedger) -> None:
+    await done(ledger, charge())
+
+    await done(ledger, own_refund(), DECLINED, 1)
+
+    assert (await get(ledger, charge())).undone_by is None
+    again = await ledger.claim(charge("2.0"), attempt(2))
+    assert isinstance(again, AlreadyDone)
+    assert again.action.duplicate_of == charge().key
+
+
+@pytest.mark.parametrize("told_by", ["a person", "its attempt", "its attempt, unparked"])
+async def test_what_was_refunded_while_unknown_may_turn_out_never_to_have_happened(
+    ledger: ActionLedger, told_by: str
+) -> None:
+    claim = await dispatched(ledger, charge())
+    if told_by != "its attempt, unparked":
+        await ledger.park(claim, "no answer")
+    await done(ledger, own_refund(), REFUNDED, 1)
+    assert (await get(ledger, charge())).undone_by == own_refund().key
+
+    if told_by == "a person":
+        await ledger.settle(charge().key, NEVER, by="ada")
+    else:
+        await ledger.record(claim, NEVER)
+
+    found = await get(ledger, charge())
+    assert (found.state, found.undone_by) == ("error", None)
+
+
+async def test_what_was_refunded_while_unknown_is_free_when_it_is_known(
+    ledger: ActionLedger,
+) -> None:
+    claim = await dispatched(ledger, charge())
+    await ledger.park(claim, "no answer")
+    await done(ledger, own_refund(), REFUNDED, 1)
+    unknown = await ledger.claim(charge("2.0"), attempt(2))
+    assert isinstance(unknown, Parked), "it holds the key until it is known"
+
+    await ledger.record(claim, RECEIPT)
+
+    assert (await get(ledger, charge())).undone_by == own_refund().key
+    assert (await dispatched(ledger, charge("3.0"), 3)).idempotency_key == f"{CHARGE_KEY}~2"
+
+
+# --- one key, several undos -------------------------------------------------------------------
+
+
+async def test_an_undo_whose_key_the_models_refund_has_used_is_its_receipt(
+    ledger: ActionLedger,
+) -> None:
+    """The refund does not say what it undoes; its key does, and it came after the charge."""
+    await done(ledger, charge())
+    await done(ledger, own_refund(undoes_domain_key=None), REFUNDED, 1)
+    assert (await get(ledger, charge())).undone_by is None
+    await begin(ledger)
+
+    claim = await ledger.claim(undo(charge()), attempt(101))
+
+    assert isinstance(claim, AlreadyDone)
+    assert claim.action.duplicate_of == own_refund().key
+    assert (await get(ledger, charge())).undone_by == undo(charge()).key
+
+
+async def test_an_undo_of_another_action_or_of_before_is_no_undo_of_this_one(
+    ledger: ActionLedger,
+) -> None:
+    first, second = (charge(position, domain_key=None) for position in ("0.0", "1.0"))
+    before = own_refund("0.1", undoes_domain_key=None, domain_key="another-refund")
+    await done(ledger, before, REFUNDED)
+    await done(ledger, first)
+    await done(ledger, second)
+    await begin(ledger)
+    await done(ledger, undo(first), REFUNDED, 101)
+
+    for request in (undo(second), undo(second, 2, domain_key="another-refund")):
+        with pytest.raises(IdempotencyKeyConflict, match="did not undo"):
+            await ledger.claim(request, attempt(102))
+
+    assert (await get(ledger, second)).undone_by is None
+    stands = (await ledger.undo.report(RUN)).standing
+    assert {one.key for one in stands} == {second.key, before.key}
+
+
+async def test_nobody_relies_on_a_business_fact_that_is_being_undone(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    other = charge(run_key=OTHER_RUN)
+
+    assert await ledger.claim(other, attempt(101)) == Busy(charge().key)
+
+    await done(ledger, undo(charge()), REFUNDED, 102)
+    assert (await dispatched(ledger, other, 103)).idempotency_key == f"{CHARGE_KEY}~2"
+
+
+async def test_an_undo_that_was_handed_back_is_not_void_while_its_run_unwinds(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    by = attempt(101)
+    claim = await ledger.claim(undo(charge()), by)
+    assert isinstance(claim, Dispatched)
+    assert await ledger.hand_back(claim, by)
+
+    other = await ledger.claim(own_refund(run_key=OTHER_RUN), attempt(102))
+
+    assert isinstance(other, Dispatched), "it carries that undo out, and gets its receipt"
+    assert other.settles_for == own_refund(run_key=OTHER_RUN).key
+    await ledger.record(other, REFUNDED)
+    assert (await get(ledger, charge())).undone_by == undo(charge()).key
+
+
+async def test_two_undos_with_equal_arguments_are_two_though_the_first_is_unknown(
+    ledger: ActionLedger,
+) -> None:
+    first, second = (charge(f"{n}.0", domain_key=None) for n in range(2))
+    for one in (first, second):
+        await done(ledger, one)
+    await begin(ledger)
+    keyless = [undo(one, domain_key=None, effect=Effect.AT_MOST_ONCE) for one in (first, second)]
+    await ledger.park(await dispatched(ledger, keyless[0], 101), "no answer")
+
+    assert isinstance(await ledger.claim(keyless[1], attempt(102)), Dispatched)
+
+
+async def test_a_refund_that_came_before_the_charge_was_sent_undoes_nothing(
+    ledger: ActionLedger,
+) -> None:
+    detached = await ledger.claim(charge(detached=True), attempt())
+    assert isinstance(detached, Intended)
+    await done(ledger, own_refund(), REFUNDED, 1)
+    assert (await get(ledger, own_refund())).undoes == charge().key
+    assert (await get(ledger, charge())).undone_by is None
+
+    await done(ledger, charge(purpose="relay"), second=2)
+    await begin(ledger)
+    with pytest.raises(IdempotencyKeyConflict, match="did not undo"):
+        await ledger.claim(undo(charge()), attempt(101))
+
+    assert (await get(ledger, charge())).undone_by is None
+    assert [one.key for one in (await ledger.undo.report(RUN)).standing] == [charge().key]
+
+
+# --- late successes and races -----------------------------------------------------------------
+
+
+async def unknown_after_the_undo(ledger: ActionLedger) -> Dispatched:
+    claim = await dispatched(ledger, charge(effect=Effect.AT_MOST_ONCE))
+    await ledger.park(claim, "no answer")
+    await begin(ledger)
+    return claim
+
+
+@pytest.mark.parametrize("told_by", ["a person", "its attempt"])
+async def test_what_happened_after_its_run_was_undone_is_queued_to_be_undone(
+    ledger: ActionLedger, pool: Pool, told_by: str
+) -> None:
+    claim = await unknown_after_the_undo(ledger)
+    assert await finish(ledger)
+    assert await queued(pool) == []
+
+    if told_by == "a person":
+        await ledger.settle(claim.key, RECEIPT, by="ada")
+    else:
+        await ledger.record(claim, RECEIPT)
+
+    assert await queued(pool) == [(claim.key, "undo", "refund")]
+    assert (await ledger.undo.report(RUN)).state == "partly compensated"
+    await done(ledger, undo(charge()), REFUNDED, 300)
+    assert (await ledger.undo.report(RUN)).state == "compensated"
+
+
+async def test_what_the_relay_was_sending_meanwhile_is_queued_to_be_undone(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    await ledger.claim(charge(detached=True), attempt())
+    await done(ledger, charge("1.0", domain_key=None))
+    claim = await dispatched(ledger, charge(purpose="relay"), 2)
+    await begin(ledger)
+    await done(ledger, undo(charge("1.0"), domain_key=None), REFUNDED, 101)
+    assert await finish(ledger, 200, claim.key)
+
+    await ledger.record(claim, RECEIPT)
+
+    assert await queued(pool) == [(claim.key, "undo", "refund")]
+
+
+async def test_a_run_that_is_given_up_while_it_is_being_undone_goes_on_being_undone(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    below = sub_run_key(RUN, Position("1.0"))
+    given: dict[str, Any] = {"agent": "a", "input_digest": "", "attempt_at": at(1), "ended": None}
+    await ledger.sub_runs.give(below, workflow_id="c", by="support-4821", **given)
+    lower = charge(run_key=below, owner="c", domain_key=None)
+    await done(ledger, lower, second=2)
+    await begin(ledger)
+    by = attempt(101)
+    claim = await ledger.claim(undo(lower, domain_key=None), by)
+    assert await ledger.hand_back(undo(lower), by)
+    assert isinstance(claim, Dispatched)
+    assert not await begin(ledger, 101, run=below), "it is undone with what is above it"
+    await ledger.threads.open("t", agent="a")
+
+    await ledger.threads.give_up_turn(
+        RUN, [Position("1.0")], by=OTHER_RUN, thread_id="t", version=0
+    )
+
+    runs = [await ledger.get_run(key) for key in (RUN, below)]
+    assert [run.state for run in runs if run] == ["unwinding", "unwinding"]
+    for one in (undo(charge()), undo(lower, domain_key=None)):
+        await done(ledger, one, REFUNDED, 102)
+    assert await finish(ledger)
+
+
+async def test_what_never_happened_or_stands_in_a_run_that_was_not_undone_is_not_queued(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    claim = await unknown_after_the_undo(ledger)
+    await finish(ledger)
+    await ledger.settle(claim.key, NEVER, by="ada")
+    other = await dispatched(ledger, charge(run_key=OTHER_RUN), 1)
+    await ledger.park(other, "no answer")
+    await ledger.end_run(OTHER_RUN, attempt_at=at(200))
+    await ledger.record(other, RECEIPT)
+
+    assert await queued(pool) == []
+
+
+@asynccontextmanager
+async def holding(pool: Pool, statement: LiteralString) -> AsyncIterator[None]:
+    async with pool.connection() as connection, connection.transaction():
+        await connection.execute(statement)
+        yield
+
+
+async def until_blocked(pool: Pool, sessions: int) -> None:
+    deadline = time.monotonic() + 20
+    while await blocked(pool) != sessions:
+        assert time.monotonic() < deadline, f"not {sessions} sessions wait for a lock"
+        await asyncio.sleep(0.01)
+
+
+async def until_blocked_or_done(pool: Pool, tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Not every one of these waits for every lock."""
+    deadline = time.monotonic() + 20
+    while await blocked(pool) < sum(not task.done() for task in tasks):
+        assert time.monotonic() < deadline, "it neither waits nor ends"
+        await asyncio.sleep(0.01)
+
+
+async def blocked(pool: Pool) -> int:
+    (found,) = await sql(
+        pool,
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and wait_event_type = 'Lock'",
+    )
+    return int(found["count"])
+
+
+LOCK_RUN: LiteralString = "select from agent_runs where run_key = 'support-4821/e1' for update"
+LOCK_ACTIONS: LiteralString = "select from agent_actions for update"
+
+
+@pytest.mark.parametrize("parked", [True, False], ids=["unknown", "at work"])
+@pytest.mark.parametrize("first", ["record", "finish"])
+@pytest.mark.parametrize("lock", [LOCK_RUN, LOCK_ACTIONS], ids=["at the run", "at the row"])
+async def test_a_success_at_the_very_end_of_an_unwinding_is_undone_by_it_or_queued(
+    ledger: ActionLedger, pool: Pool, parked: bool, first: str, lock: LiteralString
+) -> None:
+    if parked:
+        claim = await unknown_after_the_undo(ledger)
+    else:
+        claim = await dispatched(ledger, charge())
+        await begin(ledger)
+    async with holding(pool, lock):
+        works = {"record": ledger.record(claim, RECEIPT), "finish": finish(ledger, 200, claim.key)}
+        tasks: dict[str, asyncio.Task[Any]] = {}
+        for name in sorted(works, key=lambda name: name != first):
+            tasks[name] = asyncio.create_task(works[name])
+            await until_blocked_or_done(pool, tasks.values())
+    await tasks["record"]
+
+    finished = await tasks["finish"]
+
+    if finished:
+        assert await queued(pool) == [(claim.key, "undo", "refund")]
+    else:
+        assert [step.at for step in await plan(ledger, claim.key)] == ["undo-0.0"]
+
+
+async def test_undoing_and_settling_and_charging_again_do_not_lock_each_other_out(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    """In this database a deadlock is not resolved: it would not come back."""
+    unknown = await dispatched(ledger, charge("0.1", domain_key="order-1-charge"))
+    await ledger.park(unknown, "no answer")
+    await done(ledger, charge())
+    await begin(ledger)
+    refund = await dispatched(ledger, undo(charge()), 101)
+    async with holding(pool, LOCK_ACTIONS):
+        works = [
+            asyncio.create_task(work)
+            for work in (
+                ledger.record(refund, REFUNDED),
+                ledger.settle(unknown.key, RECEIPT, by="ada"),
+                ledger.claim(charge(run_key=OTHER_RUN), attempt(102)),
+                finish(ledger, 200),
+            )
+        ]
+        await until_blocked(pool, 4)
+
+    recorded, _, claim, finished = await asyncio.gather(*works)
+
+    assert recorded == REFUNDED
+    assert isinstance(claim, Busy | Dispatched)
+    assert finished is False
+    assert (await get(ledger, charge())).undone_by == undo(charge()).key
+    assert [step.at for step in await plan(ledger)] == ["undo-0.1"]
+
+
+async def test_an_undo_that_is_a_receipt_and_a_refund_do_not_lock_each_other_out(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    """Both lock the charge's key before the refund's."""
+    await done(ledger, charge())
+    await done(ledger, own_refund(undoes_domain_key=None), REFUNDED, 1)
+    await begin(ledger)
+    async with holding(
+        pool, "select from agent_domain_keys where domain_key = 'order-4821-charge' for update"
+    ):
+        other = asyncio.create_task(ledger.claim(own_refund(run_key=OTHER_RUN), attempt(2)))
+        await until_blocked(pool, 1)
+        undoing = asyncio.create_task(ledger.claim(undo(charge()), attempt(101)))
+        await until_blocked(pool, 2)
+
+    assert isinstance(await other, AlreadyDone)
+    assert isinstance(await undoing, AlreadyDone)
+    assert (await get(ledger, charge())).undone_by == own_refund(run_key=OTHER_RUN).key

@@ -1,0 +1,40 @@
+"""An unwinding cannot be stopped, so nothing may keep it for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from temporalio import workflow
+
+from commitline.activities import replies
+from commitline.activities.limits import CallLimits
+from commitline.activities.origin import Origin
+from commitline.activities.replies import Reply
+from commitline.activities.undo_steps import UndoStep
+from commitline.identity import ActionKey, Position, RunKey
+from commitline.workflows import unwinding
+from commitline.workflows.progress import Progress
+
+RUN = RunKey("r/1")
+
+
+async def test_what_cannot_be_begun_is_passed_by_in_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: dict[str, Any] = {}
+
+    async def settled_reply(*args: object, **options: Any) -> Reply:
+        given.update(options)
+        return replies.node_timed_out()  # nothing was dispatched
+
+    monkeypatch.setattr(unwinding, "settled_reply", settled_reply)
+    monkeypatch.setattr(workflow, "set_current_details", lambda details: None)
+    made = unwinding.Unwinding(RUN, Progress(agent="", prompt=""))
+    origin = Origin(RUN, Position("undo-0.0"), "d", purpose="undo", undoes=ActionKey("r/1:0.0"))
+    step = UndoStep(ActionKey("r/1:0.0"), "refund", "{}", CallLimits(1, 1), "Undo", origin=origin)
+
+    await made._take(step, 1)
+
+    assert 0 < given["afresh_at_most"] < 1_000
+    assert made._passed == ["r/1:0.0"]

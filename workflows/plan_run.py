@@ -1,0 +1,208 @@
+"""`PlanRun`: the steps of a plan, as the application gave them, as a Temporal workflow.
+
+    open the run, which checks the plan by the tools that are served
+    for each stage: carry its steps out, side by side; all of them settle
+    close the run
+
+Its calls are those of agents: approved, guarded, recorded, replayed from the ledger. When a
+step ends for good without success, what was done is undone, last first. Once something took
+effect, or may have, that nothing undoes (see `plan_check`), it is not: to take back the rest
+would leave half of the plan. From there on the plan can only go forward; what keeps it from
+that is a person's matter, and they can still have it undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from temporalio import workflow
+from temporalio.common import RawValue
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities import replies
+    from ..activities.agent import ToolSpec
+    from ..activities.plan import (
+        OPEN_PLAN,
+        OpenPlan,
+        PlanInput,
+        PlanResult,
+        PlanSpec,
+        StepResult,
+    )
+    from ..activities.plan_steps import PlannedStep, resolved
+    from ..activities.replies import Reply
+    from ..activities.wire import pack, to_text, unpack
+    from ..canonical import Json, dumps, scrub
+    from ..errors import PlanFailed, UnrepresentableValue
+    from ..identity import Position, position
+    from ..ledger.actions import Effect
+    from .action_headers import Surroundings, surroundings, this_run
+    from .calls import Calls
+    from .carrying_out import ask_ledger, failure, side_by_side, stop_here_if_cancelled
+    from .progress import Progress
+    from .run_frame import RunFrame, handlers_finished, read_input
+
+PLAN_RUN: Final = "PlanRun"
+
+_MAX_ARGUMENTS: Final = 1_000_000
+"""Characters of a step's arguments. Temporal wedges a workflow task over 2 MiB."""
+_UNTIL_ITS_TIME_IS_UP: Final = 1_000_000
+"""Tries of a step that can only go forward; what bounds it is its `node_timeout`."""
+
+
+@workflow.defn(name=PLAN_RUN)
+class PlanRun(RunFrame):
+    """One run of one plan; see the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: dict[str, StepResult] = {}
+        self._tools: dict[str, ToolSpec] = {}
+        self._final: list[str] = []
+        """The steps that took effect, or may have, and that nothing undoes."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> RawValue:
+        """Carry a plan out; input `PlanInput`, result `PlanResult`, both as JSON."""
+        given = read_input(PlanInput, raw)
+        names = [one.name for stage in given.stages for one in stage]
+        self._progress = Progress(agent=given.name, prompt=", ".join(names))
+        self._show("starting")
+        try:
+            await self._run(given)
+        except (Exception, asyncio.CancelledError) as err:
+            told = await self._told(err)
+            await handlers_finished()
+            if told is err:
+                raise
+            raise told from err
+        await handlers_finished()
+        self._show("done")
+        return pack(self._result(names))
+
+    async def _run(self, given: PlanInput) -> None:
+        """Open the run, carry out its steps, and close it, however that ends."""
+        spec = await self._open(given)
+        self._tools = {found.definition.name: found for found in spec.tools}
+        ends_at = None if spec.deadline_seconds is None else workflow.time() + spec.deadline_seconds
+        try:
+            await self._within_deadline(ends_at, self._carry_out(given, spec))
+        except (Exception, asyncio.CancelledError) as err:
+            await self._end(
+                err,
+                may_undo=any(found.compensated for found in spec.tools),
+                unless=[name for name, found in self._tools.items() if _is_final(found)],
+            )
+            raise
+        await self._close()
+
+    async def _open(self, given: PlanInput) -> PlanSpec:
+        request = OpenPlan(this_run(), given, given.digest)
+        summary = scrub(f"Check the plan {given.name} and open its run", limit=150)
+        spec = unpack(PlanSpec, await ask_ledger(OPEN_PLAN, request, summary))
+        self._calls = Calls(
+            heartbeat_seconds=spec.heartbeat_seconds, thread_id=None, progress=self._progress
+        )
+        return spec
+
+    async def _carry_out(self, given: PlanInput, spec: PlanSpec) -> None:
+        for number, stage in enumerate(given.stages):
+            stop_here_if_cancelled()
+            names = ", ".join(one.name for one in stage)
+            self._show(f"stage {number + 1} of {len(given.stages)}: {names}")
+            self._progress.steps = number + 1
+            share = replies.share_of(len(stage), limit=spec.result_limit)
+            # Nothing is undone any more: what fails for the moment is tried while there is time.
+            tries = _UNTIL_ITS_TIME_IS_UP if self._final else None
+            surroundings.set(Surroundings(None, share, tries=tries, calls_tools=True))
+            problems = await side_by_side(
+                self._take(one, position(number, index)) for index, one in enumerate(stage)
+            )
+            if failed := [problem for problem in problems if problem]:
+                raise failure(PlanFailed(self._in_words(failed)), limit=4_000)
+
+    async def _take(self, step: PlannedStep, at: Position) -> str:
+        """Carry one step out; return what is wrong where it did not succeed."""
+        tool = self._tools[step.tool]
+        try:
+            arguments = self._arguments(step)
+        except LookupError as err:
+            return f"the step {step.name!r} was not carried out: {err.args[0]}"
+        assert self._calls is not None, "opened before"
+        reply = await self._calls.run(tool, at, arguments)
+        if _is_final(tool) and reply.effect_possible:
+            self._final.append(step.name)
+        if reply.status != "ok":
+            return f"the step {step.name!r} ({step.tool} at {at}) {_why(reply)}"
+        self._results[step.name] = StepResult(
+            step.name,
+            at,
+            step.tool,
+            reply.content["result"] if reply.existing else reply.content,
+            reply.action_key,
+            existing=reply.existing,
+            partial=reply.partial,
+        )
+        return ""
+
+    def _arguments(self, step: PlannedStep) -> str:
+        """Return a step's arguments as JSON text, with the results that they refer to.
+
+        Raises:
+            LookupError: They cannot be had, or are too large; the message says why.
+        """
+        for one in step.references:
+            if self._results[one.step].partial:
+                raise LookupError(
+                    f"{one} is too large to travel; return less, or have the tool fetch it"
+                )
+        results: dict[str, Json] = {name: one.value for name, one in self._results.items()}
+        try:
+            text = dumps(resolved(step, results))
+        except (TypeError, UnrepresentableValue) as err:
+            raise LookupError(f"its arguments cannot be made: {err}") from err
+        if len(text) > _MAX_ARGUMENTS:
+            raise LookupError(f"its arguments have {len(text)} characters, too many to travel")
+        return text
+
+    def _in_words(self, problems: list[str]) -> str:
+        told = scrub("; ".join(problems), limit=2_000)
+        if not self._final:
+            return told
+        names = ", ".join(map(repr, self._final))
+        return (
+            f"{told}. Nothing was undone by itself, since {names} took effect, or may have, and "
+            "cannot be undone: what the plan did stands"
+        )
+
+    def _result(self, names: list[str]) -> PlanResult:
+        """Return what the steps returned; of so much that it would not travel, less."""
+        share = replies.share_of(len(names))
+        return PlanResult([_bounded(self._results[name], share) for name in names])
+
+
+def _is_final(tool: ToolSpec) -> bool:
+    """Whether a call of it has an effect that nothing undoes."""
+    return tool.effect is not Effect.READ and not tool.compensated
+
+
+def _why(reply: Reply) -> str:
+    """Say how a step ended that did not succeed."""
+    told: Any = reply.content
+    if reply.status == "unknown":
+        reason = told.get("unknown", {}).get("reason") or "nothing is known of it"
+        return f"is unknown, and may have happened: {reason}"
+    error = told.get("error", {})
+    how = "happened, and its result could not be kept" if reply.effect_possible else "failed"
+    return f"{how}: {error.get('type')}: {scrub(str(error.get('message')), limit=500)}"
+
+
+def _bounded(one: StepResult, limit: int) -> StepResult:
+    size = len(to_text(one.value))
+    if size <= limit:
+        return one
+    view = {"truncated": True, "characters": size}
+    return StepResult(
+        one.name, one.position, one.tool, view, one.action_key, one.existing, partial=True
+    )
