@@ -9,7 +9,7 @@ from typing import Any
 
 from commitline import StillInProgress, ToolRefused
 
-PAYMENT_DECLINED = 402
+DECLINED = (402, 422)  # a payment; anything else
 UNDER_WAY = 409
 
 
@@ -34,8 +34,8 @@ def _request(path: str, body: dict[str, Any] | None, key: str | None) -> dict[st
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
             return dict(json.load(answer))
     except urllib.error.HTTPError as err:
-        if err.code == PAYMENT_DECLINED:
-            # Declined means that nothing was charged: say so, and the key is free again.
+        if err.code in DECLINED:
+            # Declined means that nothing happened: say so, and the key is free again.
             raise ToolRefused(err.read().decode()) from err
         if err.code == UNDER_WAY:
             # A request with this key has not ended: its answer is worth waiting for.

@@ -7,26 +7,35 @@ from collections.abc import Sequence
 from typing import Final
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from .stage import AT_A_TIME, Result
+from .play import Result
+from .stage import AT_A_TIME
+from .verdicts import UNDONE
 
 _WIDE: Final = 100
 """Columns from which a row of the table fits on one line."""
-_STYLES: Final = {"worker 1": "yellow", "worker 2": "cyan", "provider": "magenta"}
+_STYLES: Final = {
+    "worker 1": "yellow",
+    "worker 2": "cyan",
+    "worker 3": "blue",
+    "provider": "magenta",
+    "ada": "green",
+}
 
 
 def introduction(count: int) -> str:
     """Say what is about to happen."""
     what = "scenario" if count == 1 else "scenarios"
     return (
-        f"Playing {count} {what}, {AT_A_TIME} at a time, on real servers of their own. In each, "
+        f"Playing {count} {what}, {AT_A_TIME} at a time, on real servers of their own. In most, "
         "a shop's agent calls three tools at once (lookup_order, charge_card, send_receipt). Its "
         "worker is killed with SIGKILL, and a second worker finishes the run; or a tool hangs; or "
-        "the database is gone when the charge is to be recorded.\n"
+        "the database is gone when the charge is to be recorded. In two more, a plan fails and is "
+        "undone, and a refund waits for a person, while workers are killed.\n"
     )
 
 
@@ -53,19 +62,20 @@ def timeline(result: Result) -> RenderableType:
     )
 
 
-def table(results: Sequence[Result], *, width: int) -> RenderableType:
-    """Return the final table."""
-    found = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False, pad_edge=False)
-    found.add_column("scenario", no_wrap=True)
-    for name in ("charges", "requests", "mails"):
-        found.add_column(name, justify="right", no_wrap=True)
-    found.add_column("rows", no_wrap=True)
-    found.add_column("run", no_wrap=True)
-    found.add_column("sec", justify="right", no_wrap=True)
-    found.add_column("paid", no_wrap=True)
+def tables(results: Sequence[Result], *, width: int) -> Sequence[RenderableType]:
+    """Return the final tables: what was paid, and what was undone or approved."""
+    pays = [result for result in results if result.scenario.pays]
+    others = [result for result in results if not result.scenario.pays]
+    return [
+        *([_payments(pays, width=width)] if pays else []),
+        *([_undone_and_approved(others)] if others else []),
+    ]
+
+
+def _payments(results: Sequence[Result], *, width: int) -> Table:
+    found = _table("scenario", "charges>", "requests>", "mails>", "rows", "run", "sec>", "paid")
     for result in results:
         data = result.as_json()
-        seconds = result.recovery_seconds
         found.add_row(
             result.scenario.name,
             str(data["charges"]),
@@ -73,10 +83,46 @@ def table(results: Sequence[Result], *, width: int) -> RenderableType:
             str(data["mails"]),
             _rows(result, separator=", " if width >= _WIDE else "\n"),
             data["run"],
-            "-" if seconds is None else f"{seconds:.1f}",
+            _seconds(result),
             Text(_verdict(result), style=_style(result)),
         )
     return found
+
+
+def _undone_and_approved(results: Sequence[Result]) -> Table:
+    found = _table(
+        "scenario", "done", "undone", "sent>", "early>", "rows", "run", "sec>", "verdict"
+    )
+    for result in results:
+        waits = result.scenario.mishap == "approval"
+        takes_back = () if waits else UNDONE
+        done = [kind for kind in result.world.effects if kind not in takes_back]
+        undone = [kind for kind in result.world.effects if kind in takes_back]
+        found.add_row(
+            result.scenario.name,
+            "\n".join(done) or "-",
+            "\n".join(undone) or "-",
+            str(len(result.world.sent)),
+            str(result.world.early) if waits else "-",
+            _rows(result, separator="\n"),
+            result.world.run,
+            _seconds(result),
+            Text(_verdict(result), style=_style(result)),
+        )
+    return found
+
+
+def _table(*columns: str) -> Table:
+    """Return an empty table; a column whose name ends with ``>`` holds numbers."""
+    found = Table(box=box.SIMPLE_HEAD, padding=0, show_edge=False, pad_edge=False)
+    for name in columns:
+        justify: JustifyMethod = "right" if name.endswith(">") else "left"
+        found.add_column(name.removesuffix(">"), justify=justify, no_wrap=True)
+    return found
+
+
+def _seconds(result: Result) -> str:
+    return "-" if result.recovery_seconds is None else f"{result.recovery_seconds:.1f}"
 
 
 def explanation(results: Sequence[Result]) -> str:
@@ -89,6 +135,41 @@ def explanation(results: Sequence[Result]) -> str:
                 *(f"  {one.scenario.name}: {'; '.join(one.faults)}" for one in wrong),
             ]
         )
+    parts = _about_payments([one for one in results if one.scenario.pays])
+    parts += [_ABOUT[one.scenario.mishap] for one in results if not one.scenario.pays]
+    if any(_states(result)["unknown"] for result in results):
+        parts.append(
+            "unknown: the worker died after the intent to send a mail and before its record, and "
+            "mails have no idempotency key. Whether it went out cannot be known from here, so "
+            "Commitline neither sends it again nor says that it was sent: the model is told so, "
+            "the run goes on, and an operator, who can look at the mail system, settles it. "
+            "`commitline actions list --parked` lists what waits for one."
+        )
+    return "\n\n".join(parts)
+
+
+_ABOUT: Final = {
+    "undo": (
+        "plan undone: the stock was reserved, the card charged and a shipment booked; then the "
+        "carrier refused the parcel, so the plan failed and was undone, last first. Worker 1 was "
+        "killed halfway there and worker 2 halfway back, each between an effect and its record. "
+        "done and undone: what the provider did, in its order. sent: requests; the two that were "
+        "sent again carried the first one's key, so nothing was done, or undone, twice. rows: the "
+        "calls and the undos that the ledger holds, by state; it says: compensated. sec: since "
+        "the last kill."
+    ),
+    "approval": (
+        "approval: the worker was killed while a refund waited for a person. For a second no "
+        "worker was alive, and the next one waited as well. early: requests that reached the "
+        "provider before the approval. What was approved was carried out, once. sec: since the "
+        "approval."
+    ),
+}
+
+
+def _about_payments(results: Sequence[Result]) -> list[str]:
+    if not results:
+        return []
     parts = [
         "charges, requests (for charges), mails: what the provider counted. rows: the calls that "
         "the ledger holds, by state. sec: seconds from the kill (or the charge, where nothing is "
@@ -118,34 +199,32 @@ def explanation(results: Sequence[Result]) -> str:
             "Temporal runs an activity at least once, each attempt asked for a charge of its "
             "own, and the customer paid twice."
         )
-    if any(_states(result)["unknown"] for result in results):
-        parts.append(
-            "unknown: the worker died after the intent to send a mail and before its record, and "
-            "mails have no idempotency key. Whether it went out cannot be known from here, so "
-            "Commitline neither sends it again nor says that it was sent: the model is told so, "
-            "the run goes on, and an operator, who can look at the mail system, settles it. "
-            "`commitline actions list --parked` lists what waits for one."
-        )
-    return "\n\n".join(parts)
+    return parts
 
 
 def show(console: Console, results: Sequence[Result]) -> None:
-    """Print table and explanation."""
+    """Print tables and explanation."""
     console.print()
-    console.print(table(results, width=console.width))
-    console.print()
+    for one in tables(results, width=console.width):
+        console.print(one)
+        console.print()
     console.print(Text(explanation(results)))
 
 
 def _summary(result: Result) -> str:
     data = result.as_json()
-    counts = ", ".join(f"{name} {data[name]}" for name in ("charges", "requests", "mails"))
-    return f"{counts}; run {data['run']}; paid {_verdict(result)}"
+    if result.scenario.pays:
+        counts = ", ".join(f"{name} {data[name]}" for name in ("charges", "requests", "mails"))
+        return f"{counts}; run {data['run']}; paid {_verdict(result)}"
+    requests = f"requests {len(result.world.sent)}, effects {len(result.world.effects)}"
+    return f"{requests}; run {data['run']}; {_verdict(result)}"
 
 
 def _verdict(result: Result) -> str:
     if result.faults:
         return "WRONG"
+    if result.scenario.mishap == "undo":
+        return "undone"
     return "once" if result.scenario.guarded else "TWICE"
 
 

@@ -1,25 +1,26 @@
-"""What the demo shows: what goes wrong, and what must be true afterwards."""
+"""What the demo shows: what goes wrong, and when. What must be true afterwards is in `verdicts`."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from ...crash import CRASH_POINTS
-from ...ledger import Action
 
 BASELINE: Final = "baseline"
 HUNG_TOOL: Final = "hung tool"
 LEDGER_AWAY: Final = "ledger away"
+PLAN_UNDONE: Final = "plan undone"
+APPROVAL: Final = "approval"
 
-Mishap = Literal["kill", "hang", "outage"]
+Mishap = Literal["kill", "hang", "outage", "undo", "approval"]
 
 HANG_SECONDS: Final = 6.0
 """How long the provider keeps its answer to itself."""
 TOOL_TIMEOUT: Final = 2.0
 OUTAGE_SECONDS: Final = 10.0
+WAIT_SECONDS: Final = 1.0
+"""How long a call waits for a person under one worker, under none, and under another."""
 
 _WHERE: Final = {
     "before_claim": "just before it claims the call",
@@ -35,11 +36,13 @@ _OF_THE_MODEL: Final = ("after_completion", "completion_recorded")
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run of the shop's agent, to which something happens."""
+    """One run of the shop, to which something happens."""
 
     name: str
     crash_at: str = ""
     """Where its first worker is killed, if it is."""
+    then_at: str = ""
+    """Where its second one is, if it is."""
     mishap: Mishap = "kill"
     guarded: bool = True
     """False: the same tools as plain Temporal activities, by `baseline`."""
@@ -60,12 +63,28 @@ class Scenario:
                 "The provider has charged, and before the tool returns Postgres is gone, for "
                 f"{OUTAGE_SECONDS:g} s"
             )
-        return f"The worker dies {self._point}"
+        if self.mishap == "undo":
+            return (
+                "A plan of four steps, the last of which is refused. Worker 1 dies "
+                f"{_in_words(self.crash_at)}; worker 2, while it takes back what was done, "
+                f"{_in_words(self.then_at)}"
+            )
+        if self.mishap == "approval":
+            return (
+                "A refund waits for a person. Its worker is killed, for a moment there is none, "
+                "another one starts, and then the refund is approved"
+            )
+        return f"The worker dies {_in_words(self.crash_at)}"
 
     @property
-    def _point(self) -> str:
-        point, _, tool = self.crash_at.partition("@")
-        return f"at {tool}, {_WHERE[point]}" if tool else _WHERE[point]
+    def pays(self) -> bool:
+        """Whether it is about one charge; else about what is undone, or approved."""
+        return self.mishap not in ("undo", "approval")
+
+
+def _in_words(crash_at: str) -> str:
+    point, _, tool = crash_at.partition("@")
+    return f"at {tool}, {_WHERE[point]}" if tool else _WHERE[point]
 
 
 _SENT_AGAIN: Final = ("after_effect", "before_record")
@@ -86,42 +105,12 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     _guarded("after_effect@send_receipt"),
     Scenario(HUNG_TOOL, mishap="hang"),
     Scenario(LEDGER_AWAY, mishap="outage", requests=1),
+    Scenario(
+        PLAN_UNDONE,
+        "before_record@book_shipment",
+        "before_record@refund_charge",
+        mishap="undo",
+    ),
+    Scenario(APPROVAL, mishap="approval"),
     Scenario(BASELINE, "after_effect@charge_card", guarded=False),
 )
-
-
-@dataclass(frozen=True)
-class World:
-    """What is counted when a run has ended."""
-
-    charges: int
-    mails: int
-    charge_requests: Sequence[tuple[str | None, str]]
-    """Key and body of each."""
-    actions: Sequence[Action]
-    run: str
-
-
-def faults(scenario: Scenario, world: World) -> list[str]:
-    """Return what is wrong, in words; nothing if the scenario shows what it promises."""
-    if not scenario.guarded:
-        twice = world.charges > 1
-        return [] if twice else ["the baseline did not charge twice: the demo shows nothing"]
-    per_tool = Counter(action.tool for action in world.actions)
-    states = {action.tool: action.state for action in world.actions}
-    checks = {
-        f"the run is {world.run}": world.run == "completed",
-        f"{world.charges} charges": world.charges == 1,
-        f"{world.mails} mails": world.mails <= 1,
-        f"rows per call: {dict(per_tool)}": per_tool == {"charge_card": 1, "send_receipt": 1},
-        f"{len(world.charge_requests)} charge requests": (
-            scenario.requests in (None, len(world.charge_requests))
-        ),
-        "charge requests with different keys or bodies": len(set(world.charge_requests)) <= 1,
-        f"charge_card is {states.get('charge_card')}": states.get("charge_card") == "ok",
-        f"send_receipt is {states.get('send_receipt')} with {world.mails} mails": (
-            states.get("send_receipt") == "unknown"
-            or (states.get("send_receipt") == "ok" and world.mails == 1)
-        ),
-    }
-    return [told for told, holds in checks.items() if not holds]

@@ -1,4 +1,4 @@
-"""Plays scenarios: servers, a provider, a worker to kill, another to finish, a count.
+"""Gives each scenario what it needs to be played: servers, a database, a provider.
 
 Everything belongs to the demo and ends with it: the stack lies in a temporary folder, every
 process is started by a ``with`` block. On Ctrl-C the blocks are left as on any other way out.
@@ -9,70 +9,25 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import psycopg
 from psycopg import sql
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import Client
 
 from ...client import AgentClient
 from ...config import Settings
 from ...devstack import DevStack
-from ...ledger import Action, migrate
-from ..processes import ProviderProcess, WorkerProcess
-from ..proxy import TcpProxy
+from ...ledger import migrate
+from ..processes import ProviderProcess
 from ..surroundings import own_environment, terminating_as_interrupt
-from .baseline import PLAIN_AGENT
-from .scenarios import (
-    HANG_SECONDS,
-    OUTAGE_SECONDS,
-    SCENARIOS,
-    TOOL_TIMEOUT,
-    Scenario,
-    World,
-    faults,
-)
-from .timeline import Entry, Timeline, effects
-
-APP: Final = "commitline.examples.shop.app:app"
-AGENT: Final = "support"
-PROMPT: Final = "Please charge order 4821 and mail me the receipt."
+from .play import Play, Result
+from .scenarios import SCENARIOS, Scenario
 
 AT_A_TIME: Final = 2
-LIMIT_SECONDS: Final = 60.0
-"""For each half of a scenario: until the kill, and from there to the end of the run."""
-_POLL_SECONDS: Final = 0.03
-
-
-@dataclass(frozen=True)
-class Result:
-    """What came of one scenario."""
-
-    scenario: Scenario
-    world: World
-    recovery_seconds: float | None
-    """From the kill, or the charge, to the end of the run; None if it did not end."""
-    faults: Sequence[str]
-    timeline: Sequence[Entry] = field(repr=False)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        return {
-            "scenario": self.scenario.name,
-            "guarded": self.scenario.guarded,
-            "charges": self.world.charges,
-            "requests": len(self.world.charge_requests),
-            "mails": self.world.mails,
-            "rows": dict(sorted(Counter(action.state for action in self.world.actions).items())),
-            "run": self.world.run,
-            "recovery_seconds": self.recovery_seconds,
-        }
 
 
 def run_demo(
@@ -149,7 +104,7 @@ async def play(scenario: Scenario, temporal: Client, stack: DevStack, folder: Pa
             "COMMITLINE_HEARTBEAT_SECONDS": "1",
             "SHOP_PROVIDER_URL": provider.url,
         }
-        under_way = _Play(
+        under_way = Play(
             scenario,
             client=client,
             provider=provider,
@@ -157,174 +112,6 @@ async def play(scenario: Scenario, temporal: Client, stack: DevStack, folder: Pa
             folder=folder,
         )
         return await under_way.play()
-
-
-class _Play:
-    """One scenario under way."""
-
-    def __init__(
-        self,
-        scenario: Scenario,
-        *,
-        client: AgentClient,
-        provider: ProviderProcess,
-        environment: Mapping[str, str],
-        folder: Path,
-    ) -> None:
-        self._scenario = scenario
-        self._client = client
-        self._provider = provider
-        self._environment = environment
-        self._folder = folder
-        self._timeline = Timeline(provider)
-
-    async def play(self) -> Result:
-        handle = await self._start()
-        self._timeline.add("demo", f"started the run {handle.id}")
-        ended = asyncio.ensure_future(_end(handle))
-        try:
-            if self._scenario.mishap == "kill":
-                took = await self._until_ended(ended, await self._until_killed())
-            else:
-                took = await self._through(ended)
-            problems: list[str] = []
-        except (AssertionError, TimeoutError) as err:
-            took, problems = None, [str(err)]
-        finally:
-            ended.cancel()
-        return await self._count(handle, took, problems)
-
-    async def _start(self) -> WorkflowHandle[Any, Any]:
-        run_id = f"support-{self._folder.name}"
-        if self._scenario.guarded:
-            limits = {"charge_card": TOOL_TIMEOUT} if self._scenario.mishap == "hang" else {}
-            await self._client.start(AGENT, PROMPT, id=run_id, tool_timeouts=limits)
-            return self._client.temporal.get_workflow_handle(run_id)
-        return await self._client.temporal.start_workflow(
-            PLAIN_AGENT, PROMPT, id=run_id, task_queue=self._environment["COMMITLINE_TASK_QUEUE"]
-        )
-
-    async def _until_killed(self) -> float:
-        """Run worker 1 until it has killed itself; return the monotonic time of that."""
-        with self._worker("worker 1", crash_at=self._scenario.crash_at) as worker:
-            process = worker.process
-            assert process is not None
-            await self._watch(lambda: process.poll() is not None, "the worker was not killed")
-            killed_at = worker.wait_until_killed()
-            self._timeline.add("worker 1", f"KILLED (SIGKILL) at {self._scenario.crash_at}")
-        self._timeline.look()
-        await self._look_at_ledger("worker 1", at_the_kill=True)
-        return killed_at
-
-    async def _until_ended(self, ended: asyncio.Future[None], killed_at: float) -> float:
-        """Run worker 2 until the run has ended; return the seconds since the kill."""
-        with self._worker("worker 2"):
-            await self._watch(ended.done, "the run did not end")
-            took = time.monotonic() - killed_at
-            self._timeline.add("demo", f"the run has ended, {took:.1f} s after the kill")
-            self._timeline.look()
-            await self._look_at_ledger("worker 2")
-        return round(took, 2)
-
-    async def _through(self, ended: asyncio.Future[None]) -> float:
-        """Run one worker through a mishap that kills nobody; return seconds since the charge."""
-        hangs = self._scenario.mishap == "hang"
-        self._provider.behave(delay_seconds=HANG_SECONDS if hangs else 1.0)
-        database = self._environment["COMMITLINE_DATABASE_URL"]
-        with (
-            TcpProxy.before(database) as proxy,
-            self._worker("worker 1", database=proxy.url(database)),
-        ):
-            await self._watch(lambda: self._provider.effects("charge:4821") > 0, "no charge")
-            charged_at = time.monotonic()
-            if not hangs:
-                await self._take_the_ledger_away(proxy)
-            await self._watch(ended.done, "the run did not end")
-            took = time.monotonic() - charged_at
-            self._timeline.add("demo", f"the run has ended, {took:.1f} s after the charge")
-            self._timeline.look()
-            await self._look_at_ledger("worker 1")
-        return round(took, 2)
-
-    async def _take_the_ledger_away(self, proxy: TcpProxy) -> None:
-        await self._look_at_ledger("worker 1")
-        proxy.cut()
-        self._timeline.add("demo", "GONE is the database, for the worker")
-        back_at = time.monotonic() + OUTAGE_SECONDS
-        await self._watch(lambda: time.monotonic() > back_at, "time stood still")
-        proxy.restore()
-        self._timeline.add("demo", "the database is back")
-
-    def _worker(
-        self, name: str, *, crash_at: str | None = None, database: str = ""
-    ) -> WorkerProcess:
-        log = self._folder / f"{name.replace(' ', '-')}.log"
-        module = "commitline.worker"
-        if not self._scenario.guarded:
-            module = "commitline.testing.demo.baseline"
-        self._timeline.follow(name, log)
-        self._timeline.add("demo", f"started {name}")
-        environment = dict(self._environment)
-        if database:
-            environment["COMMITLINE_DATABASE_URL"] = database
-            environment["COMMITLINE_STATEMENT_SECONDS"] = "2"
-        return WorkerProcess(
-            APP,
-            environment=environment,
-            log=log,
-            crash_at=crash_at,
-            cwd=self._folder,
-            module=module,
-        )
-
-    async def _watch(self, happened: Callable[[], bool], otherwise: str) -> None:
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while not happened():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{otherwise} within {LIMIT_SECONDS:g} s")
-            self._timeline.look()
-            await asyncio.sleep(_POLL_SECONDS)
-
-    async def _actions(self) -> Sequence[Action]:
-        return await (await self._client.ledger()).list()
-
-    async def _look_at_ledger(self, worker: str, *, at_the_kill: bool = False) -> None:
-        if not self._scenario.guarded:
-            return
-        actions = await self._actions()
-        self._timeline.look_at_rows(actions, worker=worker)
-        if at_the_kill:
-            held = "; ".join(f"{one.tool} {_held(one)}" for one in actions)
-            self._timeline.add("ledger", f"holds now: {held or 'no action yet'}")
-
-    async def _count(
-        self, handle: WorkflowHandle[Any, Any], took: float | None, problems: Sequence[str]
-    ) -> Result:
-        status = (await handle.describe()).status
-        stats = self._provider.stats()
-        world = World(
-            charges=effects(stats, "charge"),
-            mails=effects(stats, "mail"),
-            charge_requests=self._provider.sent("charge"),
-            actions=await self._actions(),
-            run="unknown" if status is None else status.name.lower(),
-        )
-        return Result(
-            scenario=self._scenario,
-            world=world,
-            recovery_seconds=took,
-            faults=[*problems, *faults(self._scenario, world)],
-            timeline=self._timeline.entries,
-        )
-
-
-def _held(action: Action) -> str:
-    return "dispatched, no outcome" if action.state == "dispatched" else action.state
-
-
-async def _end(handle: WorkflowHandle[Any, Any]) -> None:
-    with suppress(WorkflowFailureError):  # an end too; which one is counted
-        await handle.result()
 
 
 @asynccontextmanager

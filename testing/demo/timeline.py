@@ -14,6 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from ...errors import ToolRefused
 from ...ledger import Action
 from ..processes import ProviderProcess
 
@@ -35,7 +36,14 @@ def _recorded(event: dict[str, Any]) -> str:
 
 def _completion(event: dict[str, Any]) -> str:
     calls = event["calls"]
-    return f"recorded the model's answer: {f'{calls} calls' if calls else 'the last text'}"
+    told = f"{calls} {'call' if calls == 1 else 'calls'}" if calls else "the last text"
+    return f"recorded the model's answer: {told}"
+
+
+def _raised(event: dict[str, Any]) -> str:
+    refused = event["error"] == ToolRefused.__name__
+    then = "nothing has happened" if refused else "asks again later"
+    return f"{event['tool']} raised {event['error']}: {then}"
 
 
 _EVENTS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
@@ -49,7 +57,7 @@ _EVENTS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "ledger.action_unknown": lambda event: (
         f"answered unknown for {event['tool']}: {event['reason']}"
     ),
-    "tool.raised": lambda event: f"{event['tool']} raised {event['error']}: asks again later",
+    "tool.raised": _raised,
     "tool.timed_out": lambda event: (
         f"stopped waiting for {event['tool']} after {event['seconds']:g} s: tool_timeout"
     ),
@@ -57,6 +65,10 @@ _EVENTS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
         f"cannot record {event['tool']}: hands its outcome over to the run's history"
     ),
     "ledger.outcome_recorded": lambda event: f"recorded what was handed over: {event['outcome']}",
+    "undo.begun": lambda _: "begins to undo the run",
+    "undo.finished": lambda event: f"has undone the run: {event['state']}",
+    "approval.asked": lambda event: f"asks a person about {event['tool']}, and waits",
+    "approval.decided": lambda event: f"took down that {event['by']} {event['decision']} it",
     "ledger.action_parked": lambda event: f"parked {event['tool']}: {event['reason']}",
 }
 
@@ -109,11 +121,10 @@ class Timeline:
 
     def _look_at_provider(self) -> None:
         stats = self._provider.stats()
-        done = {kind: effects(stats, kind) for kind in ("charge", "mail")}
         for request in stats["sent"][self._requests_seen :]:
             kind = request["kind"]
             key = f", key {request['key']}" if request["key"] else ", without a key"
-            text = f"got a {kind} request{key}; {kind}s made so far: {done[kind]}"
+            text = f"got a {kind} request{key}; {kind}s made so far: {effects(stats, kind)}"
             self.add("provider", text, at=request.get("at"))
         self._requests_seen = len(stats["sent"])
 

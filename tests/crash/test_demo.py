@@ -8,15 +8,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from rich.console import Console
 
-from commitline.testing.demo import SCENARIOS, Scenario, World, faults, run_demo
+from commitline.ledger import Action
+from commitline.testing.demo import SCENARIOS, Result, Scenario, Sent, World, faults, run_demo
+from commitline.testing.demo.report import show
 
 DEMO = [sys.executable, "-m", "commitline.cli", "demo"]
+DONE = ["reservation", "charge", "shipment"]
+UNDONE = ["cancellation", "refund", "release"]
 
 
 @pytest.fixture
@@ -38,12 +47,24 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
-def test_guarded_the_customer_pays_once_and_on_plain_temporal_twice(
-    temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+@pytest.fixture(scope="module")
+def played() -> Iterator[dict[str, Result]]:
+    """What came of four scenarios, by name; afterwards nothing of them may be left."""
+    with tempfile.TemporaryDirectory(prefix="commitline-test-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tempfile, "tempdir", name)
+            results = run_demo(["plan undone", "approval", "after_effect@charge_card", "baseline"])
+        assert processes_of(folder) == []
+        assert list(folder.glob("commitline-*")) == []
+        yield {result.scenario.name: result for result in results}
 
-    guarded, baseline = run_demo(["after_effect@charge_card", "baseline"])
+
+def test_guarded_the_customer_pays_once_and_on_plain_temporal_twice(
+    played: dict[str, Result],
+) -> None:
+    guarded, baseline = played["after_effect@charge_card"], played["baseline"]
 
     found = guarded.as_json()
     assert guarded.faults == []
@@ -54,8 +75,84 @@ def test_guarded_the_customer_pays_once_and_on_plain_temporal_twice(
     assert baseline.faults == []
     assert (found["charges"], found["requests"], found["run"]) == (2, 2, "completed")
     assert (found["guarded"], found["rows"]) == (False, {})
-    assert processes_of(temporary) == []
-    assert list(temporary.glob("commitline-*")) == []
+
+
+def test_a_plan_that_failed_is_undone_once_and_in_reverse_though_workers_are_killed(
+    played: dict[str, Result],
+) -> None:
+    undone = played["plan undone"]
+    told = [entry.text for entry in undone.timeline]
+
+    assert undone.faults == []
+    assert without_seconds(undone) == {
+        "scenario": "plan undone",
+        "guarded": True,
+        "charges": 1,
+        "requests": 1,
+        "mails": 0,
+        "rows": {"error": 1, "ok": 6},
+        "run": "failed",
+        "sent": {
+            "reservation": 1,
+            "charge": 1,
+            "shipment": 2,
+            "handover": 1,
+            "cancellation": 1,
+            "refund": 2,
+            "release": 1,
+        },
+        "order": [*DONE, *UNDONE],
+        "done": DONE,
+        "undone": UNDONE,
+        "undo": "compensated",
+    }
+    assert "KILLED (SIGKILL) at before_record@book_shipment" in told
+    assert "KILLED (SIGKILL) at before_record@refund_charge" in told
+
+
+def test_a_call_waits_for_a_person_without_any_worker_and_is_carried_out_once(
+    played: dict[str, Result],
+) -> None:
+    approved = played["approval"]
+    told = [entry.text for entry in approved.timeline]
+
+    assert approved.faults == []
+    assert without_seconds(approved) == {
+        "scenario": "approval",
+        "guarded": True,
+        "charges": 0,
+        "requests": 0,
+        "mails": 0,
+        "rows": {"ok": 1},
+        "run": "completed",
+        "sent": {"refund": 1},
+        "order": ["refund"],
+        "approval": "approved",
+        "early": 0,
+    }
+    assert "KILLED (SIGKILL) while refund_charge waits for a person" in told
+    assert "has the run; requests at the provider: 0" in told
+
+
+def test_what_people_read_has_80_columns_and_tells_of_each_scenario(
+    played: dict[str, Result],
+) -> None:
+    printed = StringIO()
+
+    show(Console(file=printed, width=80), list(played.values()))
+
+    lines = printed.getvalue().splitlines()
+    rows = [line.split()[-1] for line in lines if line.startswith(tuple(played))][:4]
+    assert max(map(len, lines)) <= 80
+    assert "…" not in printed.getvalue()
+    assert rows == ["once", "TWICE", "undone", "once"]
+
+
+def without_seconds(result: Result) -> dict[str, Any]:
+    """Return what is printed of it, but for the seconds, of which there have to be some."""
+    found = result.as_json()
+    assert found.pop("recovery_seconds") > 0
+    return found
 
 
 def test_the_command_prints_json_and_nothing_else_and_tells_the_rest_on_stderr(
@@ -111,7 +208,7 @@ def test_nothing_is_left_after_ctrl_c_in_the_middle(temporary: Path) -> None:
     assert list(temporary.glob("commitline-*")) == []
 
 
-def test_there_is_a_scenario_for_every_crash_point_and_a_baseline() -> None:
+def test_there_is_a_scenario_for_every_crash_point_for_more_and_a_baseline() -> None:
     assert [scenario.name for scenario in SCENARIOS] == [
         "before_claim@charge_card",
         "after_claim@charge_card",
@@ -124,6 +221,8 @@ def test_there_is_a_scenario_for_every_crash_point_and_a_baseline() -> None:
         "after_effect@send_receipt",
         "hung tool",
         "ledger away",
+        "plan undone",
+        "approval",
         "baseline",
     ]
 
@@ -154,6 +253,109 @@ def test_a_baseline_that_charges_once_shows_nothing_and_is_wrong() -> None:
     assert faults(baseline, World(1, 1, [], [], "completed")) == [
         "the baseline did not charge twice: the demo shows nothing"
     ]
+
+
+def rows(**states: str) -> Sequence[Action]:
+    """As much of rows as a verdict reads."""
+    return [cast("Action", SimpleNamespace(tool=tool, state=now)) for tool, now in states.items()]
+
+
+def sent(*kinds: str, effect: bool = True) -> list[Sent]:
+    return [Sent(kind, f"key of {kind}", "{}", effect) for kind in kinds]
+
+
+def again(kind: str) -> list[Sent]:
+    """Something that is done, and is asked for again with its key."""
+    return [*sent(kind), *sent(kind, effect=False)]
+
+
+REFUSED = sent("handover", effect=False)
+PLAN_UNDONE = World(
+    charges=1,
+    mails=0,
+    charge_requests=[],
+    actions=rows(
+        reserve_stock="ok",
+        charge_card="ok",
+        book_shipment="ok",
+        hand_over="error",
+        cancel_shipment="ok",
+        refund_charge="ok",
+        release_stock="ok",
+    ),
+    run="failed",
+    sent=[
+        *sent("reservation", "charge"),
+        *again("shipment"),
+        *REFUSED,
+        *sent("cancellation"),
+        *again("refund"),
+        *sent("release"),
+    ],
+    undo="compensated",
+)
+APPROVED = World(
+    charges=0,
+    mails=0,
+    charge_requests=[],
+    actions=rows(refund_charge="ok"),
+    run="completed",
+    sent=sent("refund"),
+    approval="approved",
+)
+
+
+def named(name: str) -> Scenario:
+    return next(scenario for scenario in SCENARIOS if scenario.name == name)
+
+
+@pytest.mark.parametrize(
+    ("other", "fault"),
+    [
+        ({"run": "completed"}, "the run is completed"),
+        ({"undo": "partly compensated"}, "the ledger says 'partly compensated'"),
+        ({"sent": sent(*DONE, "shipment", *UNDONE)}, "shipment: 2 effects"),
+        ({"sent": sent(*DONE, *UNDONE[:2], "refund", "release")}, "refund: 2 effects"),
+        ({"sent": sent(*DONE, *UNDONE, "handover")}, "handover: an effect, and it was refused"),
+        (
+            {"sent": sent(*DONE, "refund", "cancellation", "release")},
+            "the order was reservation, charge, shipment, refund, cancellation, release",
+        ),
+        ({"sent": sent(*DONE, *UNDONE[:2])}, "what stands: reservation"),
+        ({"sent": sent(*DONE, *UNDONE)}, "refund: 1 requests"),
+        ({"sent": [*PLAN_UNDONE.sent, *sent("mail")]}, "mail: 1 requests"),
+        (
+            {"sent": [*PLAN_UNDONE.sent, Sent("refund", "another key", "{}")]},
+            "refund requests with different keys or bodies",
+        ),
+        ({"actions": rows(charge_card="ok")}, "rows: [('charge_card', 'ok')]"),
+    ],
+)
+def test_what_must_not_become_of_a_plan_that_failed_is_called_wrong(
+    other: dict[str, Any], fault: str
+) -> None:
+    assert faults(named("plan undone"), PLAN_UNDONE) == []
+    assert fault in faults(named("plan undone"), replace(PLAN_UNDONE, **other))
+
+
+@pytest.mark.parametrize(
+    ("other", "fault"),
+    [
+        ({"run": "running"}, "the run is running"),
+        ({"approval": ""}, "nobody was asked"),
+        ({"approval": "expired"}, "what was asked about is expired"),
+        ({"early": 1}, "1 requests before the approval"),
+        ({"sent": []}, "refund: 0 effects"),
+        ({"sent": sent("refund", "refund")}, "refund: 2 effects"),
+        ({"sent": again("refund")}, "refund: 2 requests"),
+        ({"actions": rows(refund_charge="unknown")}, "rows: [('refund_charge', 'unknown')]"),
+    ],
+)
+def test_what_must_not_happen_to_a_call_that_waits_for_a_person_is_called_wrong(
+    other: dict[str, Any], fault: str
+) -> None:
+    assert faults(named("approval"), APPROVED) == []
+    assert fault in faults(named("approval"), replace(APPROVED, **other))
 
 
 def test_an_unknown_scenario_is_refused_and_the_known_ones_are_named() -> None:

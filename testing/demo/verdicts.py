@@ -1,0 +1,154 @@
+"""What is counted of a scenario, and what of it is wrong.
+
+The provider's own count is asked first: what it was sent, in order, and what of that took effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from ...ledger import Action
+from .scenarios import Scenario
+
+DONE: Final = ("reservation", "charge", "shipment")
+UNDONE: Final = ("cancellation", "refund", "release")
+"""What undoes those, in the order in which it must."""
+_TO_BE_SENT: Final = {
+    **dict.fromkeys((*DONE, *UNDONE, "handover"), 1),
+    # A worker dies between each of these and its record.
+    "shipment": 2,
+    "refund": 2,
+}
+_OF_THE_PLAN: Final = {
+    "reserve_stock": "ok",
+    "charge_card": "ok",
+    "book_shipment": "ok",
+    "hand_over": "error",
+    "cancel_shipment": "ok",
+    "refund_charge": "ok",
+    "release_stock": "ok",
+}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A request, as the provider took it down."""
+
+    kind: str
+    key: str | None
+    body: str
+    effect: bool = True
+    """Whether it had its effect: not where it was refused, or its key was known."""
+
+
+@dataclass(frozen=True)
+class World:
+    """What is counted when a run has ended."""
+
+    charges: int
+    mails: int
+    charge_requests: Sequence[tuple[str | None, str]]
+    """Key and body of each."""
+    actions: Sequence[Action]
+    run: str
+    sent: Sequence[Sent] = ()
+    """All that reached the provider, in order."""
+    undo: str = ""
+    """What the ledger says of the run's undo: ``compensated``."""
+    approval: str = ""
+    """What the ledger says was decided about the call that waits for a person."""
+    early: int = 0
+    """Requests that reached the provider before that."""
+
+    @property
+    def effects(self) -> Sequence[str]:
+        """What the provider did, in order."""
+        return [one.kind for one in self.sent if one.effect]
+
+
+def faults(scenario: Scenario, world: World) -> list[str]:
+    """Return what is wrong, in words; nothing if the scenario shows what it promises."""
+    if not scenario.guarded:
+        twice = world.charges > 1
+        return [] if twice else ["the baseline did not charge twice: the demo shows nothing"]
+    checks = {"undo": _undone, "approval": _approved}.get(scenario.mishap, _paid_once)
+    return [told for told, holds in checks(scenario, world).items() if not holds]
+
+
+def _paid_once(scenario: Scenario, world: World) -> Mapping[str, bool]:
+    per_tool = Counter(action.tool for action in world.actions)
+    states = _states(world)
+    return {
+        f"the run is {world.run}": world.run == "completed",
+        f"{world.charges} charges": world.charges == 1,
+        f"{world.mails} mails": world.mails <= 1,
+        f"rows per call: {dict(per_tool)}": per_tool == {"charge_card": 1, "send_receipt": 1},
+        f"{len(world.charge_requests)} charge requests": (
+            scenario.requests in (None, len(world.charge_requests))
+        ),
+        "charge requests with different keys or bodies": len(set(world.charge_requests)) <= 1,
+        f"charge_card is {states.get('charge_card')}": states.get("charge_card") == "ok",
+        f"send_receipt is {states.get('send_receipt')} with {world.mails} mails": (
+            states.get("send_receipt") == "unknown"
+            or (states.get("send_receipt") == "ok" and world.mails == 1)
+        ),
+    }
+
+
+def _undone(_: Scenario, world: World) -> Mapping[str, bool]:
+    times = Counter(world.effects)
+    first = list(dict.fromkeys(world.effects))
+    stands = [
+        done
+        for done, undone in zip(DONE, reversed(UNDONE), strict=True)
+        if times[done] > times[undone]
+    ]
+    return {
+        f"the run is {world.run}": world.run == "failed",
+        **{f"{kind}: {times[kind]} effects": times[kind] == 1 for kind in (*DONE, *UNDONE)},
+        "handover: an effect, and it was refused": times["handover"] == 0,
+        f"the order was {', '.join(first)}": first == [*DONE, *UNDONE],
+        f"what stands: {', '.join(stands)}": not stands,
+        f"the ledger says {world.undo!r}": world.undo == "compensated",
+        **_sent_as(world, _TO_BE_SENT),
+        f"rows: {_rows(world)}": _rows(world) == sorted(_OF_THE_PLAN.items()),
+    }
+
+
+def _approved(_: Scenario, world: World) -> Mapping[str, bool]:
+    refunds = world.effects.count("refund")
+    return {
+        f"the run is {world.run}": world.run == "completed",
+        "nobody was asked": world.approval != "",
+        f"what was asked about is {world.approval}": world.approval in ("", "approved"),
+        f"{world.early} requests before the approval": world.early == 0,
+        f"refund: {refunds} effects": refunds == 1,
+        **_sent_as(world, {"refund": 1}),
+        f"rows: {_rows(world)}": _rows(world) == [("refund_charge", "ok")],
+    }
+
+
+def _sent_as(world: World, wanted: Mapping[str, int]) -> Mapping[str, bool]:
+    """Return what is to hold of the requests: so many of each kind, of a kind all the same."""
+    times = Counter(one.kind for one in world.sent)
+    kinds = dict.fromkeys(chain(wanted, times))
+    return {
+        f"{kind}: {times[kind]} requests": times[kind] == wanted.get(kind, 0) for kind in kinds
+    } | {
+        f"{kind} requests with different keys or bodies": (
+            len({(one.key, one.body) for one in world.sent if one.kind == kind}) <= 1
+        )
+        for kind in kinds
+    }
+
+
+def _states(world: World) -> Mapping[str, str]:
+    return {action.tool: action.state for action in world.actions}
+
+
+def _rows(world: World) -> Sequence[tuple[str, str]]:
+    return sorted((action.tool, action.state) for action in world.actions)
