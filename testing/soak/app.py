@@ -1,4 +1,4 @@
-"""The soak's application: one agent with a tool of each effect, and a model that has a plan.
+"""The soak's application: tools of each effect, what undoes them, and a model with a script.
 
 Each request names the action that it is made for, so that every effect can be laid to its row.
 """
@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from ... import (
@@ -20,35 +21,58 @@ from ... import (
     App,
     Effect,
     NotAttempted,
+    Plan,
     StillInProgress,
     ToolContext,
     ToolRefused,
+    step,
     tool,
 )
 from ...activities import Completion, ModelRequest
 from ...activities.conversation import Message
 from ...activities.scripted_model import call, say
-from .plan import Call, is_prompt, plan_of, read_prompt
+from .script import Call, PlanScript, is_prompt, read_prompt, script_of
 
 PROVIDER: Final = "SOAK_PROVIDER_URL"
 """The environment's variable."""
 AGENT: Final = "soak"
 TOOL_SECONDS: Final = 3.0
 SETTLES_AFTER: Final = timedelta(seconds=2)
+APPROVAL_EXPIRES: Final = timedelta(seconds=4)
 _NODE_SECONDS: Final = 30.0
 _SOCKET_SECONDS: Final = 10.0
 _MEANING: Final = {402: ToolRefused, 409: StillInProgress, 429: NotAttempted}
 _NOT_FOUND: Final = 404
 
 
-@tool(effect=Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
+# A relay's calls have no agent's deadline, and what one of them left is its own for so long.
+_tool = partial(tool, tool_timeout=TOOL_SECONDS)
+
+
+@_tool(effect=Effect.IDEMPOTENT, idempotency_key="order-{order_id}-refund")
+async def refund(ctx: ToolContext, order_id: str) -> dict[str, Any]:
+    """Undo the charge of an order."""
+    return await _undo(ctx, "refunds", order_id)
+
+
+@_tool(
+    effect=Effect.IDEMPOTENT,
+    idempotency_key="order-{order_id}-charge",
+    compensate=refund,
+)
 async def charge(ctx: ToolContext, order_id: str, amount_cents: int) -> dict[str, Any]:
     """Charge an order: once, whichever run asks."""
     body = {"order_id": order_id, "amount_cents": amount_cents, "action": ctx.action_key}
     return await asyncio.to_thread(_send, "/charges", body, ctx.idempotency_key)
 
 
-@tool(effect=Effect.IDEMPOTENT)
+@_tool(effect=Effect.IDEMPOTENT)
+async def unship(ctx: ToolContext, order_id: str) -> dict[str, Any]:
+    """Undo a shipment."""
+    return await _undo(ctx, "unships", order_id)
+
+
+@_tool(effect=Effect.IDEMPOTENT, compensate=unship, relay="resend")
 def ship(ctx: ToolContext, order_id: str) -> dict[str, Any]:
     """Ship an order: once per call, by a key of the call's own, in a thread."""
     return _send("/ships", {"order_id": order_id, "action": ctx.action_key}, ctx.idempotency_key)
@@ -64,23 +88,79 @@ def find_transfer(args: dict[str, Any], idempotency_key: str) -> Any:
         raise
 
 
-@tool(effect=Effect.LOOKUP, lookup=find_transfer, lookup_settles_after=SETTLES_AFTER)
+@_tool(effect=Effect.AT_MOST_ONCE)
+async def take_back(ctx: ToolContext, to: str) -> dict[str, Any]:
+    """Undo a transfer; nobody knows whether that arrived."""
+    return await _undo(ctx, "take_backs", to)
+
+
+@_tool(
+    effect=Effect.LOOKUP,
+    lookup=find_transfer,
+    lookup_settles_after=SETTLES_AFTER,
+    compensate=take_back,
+)
 def transfer(ctx: ToolContext, to: str) -> dict[str, Any]:
     """Transfer money to somebody, twice if asked twice; it can be looked up."""
     body = {"to": to, "reference": ctx.idempotency_key, "action": ctx.action_key}
     return _send("/transfers", body)
 
 
-@tool(effect=Effect.AT_MOST_ONCE)
+@_tool(effect=Effect.AT_MOST_ONCE)
 async def mail(ctx: ToolContext, to: str) -> dict[str, Any]:
     """Mail somebody; nobody knows whether it arrived."""
     return await asyncio.to_thread(_send, "/mails", {"to": to, "action": ctx.action_key})
 
 
-@tool(effect=Effect.READ)
+@_tool(effect=Effect.IDEMPOTENT)
+async def repay(ctx: ToolContext, to: str) -> dict[str, Any]:
+    """Undo a payment."""
+    return await _undo(ctx, "repays", to)
+
+
+@_tool(
+    effect=Effect.IDEMPOTENT,
+    approval=True,
+    approval_expires=APPROVAL_EXPIRES,
+    compensate=repay,
+    undo_unknown="park",
+)
+async def pay(ctx: ToolContext, to: str, person: str) -> dict[str, Any]:
+    """Pay somebody, once a person has approved it."""
+    body = {"to": to, "person": person, "action": ctx.action_key}
+    return await asyncio.to_thread(_send, "/pays", body, ctx.idempotency_key)
+
+
+@_tool(effect=Effect.IDEMPOTENT, detached=True)
+async def tell(ctx: ToolContext, order_id: str) -> dict[str, Any]:
+    """Tell the warehouse of an order, without waiting for it."""
+    body = {"order_id": order_id, "action": ctx.action_key}
+    return await asyncio.to_thread(_send, "/tells", body, ctx.idempotency_key)
+
+
+@_tool(effect=Effect.IDEMPOTENT, compensate=unship)
+async def vet(ctx: ToolContext, order_id: str) -> dict[str, Any]:
+    """Vet an order, which is always refused: its plan fails for good."""
+    raise ToolRefused(f"{order_id} is not to be had [{ctx.action_key}]")
+
+
+@_tool(effect=Effect.IDEMPOTENT)
+async def deliver(ctx: ToolContext, order_id: str) -> dict[str, Any]:
+    """Deliver an order; nothing undoes that."""
+    body = {"order_id": order_id, "action": ctx.action_key}
+    return await asyncio.to_thread(_send, "/delivers", body, ctx.idempotency_key)
+
+
+@_tool(effect=Effect.READ)
 async def look(order_id: str) -> dict[str, Any]:
     """Look at an order."""
     return await asyncio.to_thread(_send, "/looks", {"order_id": order_id})
+
+
+async def _undo(ctx: ToolContext, path: str, subject: str) -> dict[str, Any]:
+    undone = None if ctx.undoes is None else ctx.undoes.action_key
+    body = {"order_id": subject, "undoes": undone, "action": ctx.action_key}
+    return await asyncio.to_thread(_send, f"/{path}", body, ctx.idempotency_key)
 
 
 def _send(path: str, body: dict[str, Any] | None = None, key: str | None = None) -> dict[str, Any]:
@@ -98,15 +178,15 @@ def _send(path: str, body: dict[str, Any] | None = None, key: str | None = None)
 
 
 class PlannedModel:
-    """Does what the plan of the last request says; implements `Model`. Keeps no state."""
+    """Does what the script of the last request says; implements `Model`. Keeps no state."""
 
     name = "soak"
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """Make the calls of the plan, then those that are unknown once more, then say done."""
+        """Make the calls of the script, then those that are unknown once more, then say done."""
         asked = [at for at, one in enumerate(request.messages) if is_prompt(one.text)]
         last = request.messages[asked[-1] :]
-        turns = plan_of(*read_prompt(last[0].text)).turns
+        turns = script_of(*read_prompt(last[0].text)).turns
         turn = sum(message.role == "assistant" for message in last)
         if turn < len(turns):
             return call(*turns[turn])
@@ -129,10 +209,25 @@ app = App(
         Agent(
             AGENT,
             model=PlannedModel(),
-            instructions="Do as the plan says.",
-            tools=[charge, ship, transfer, mail, look],
+            instructions="Do as the script says.",
+            tools=[charge, ship, transfer, mail, look, pay, tell],
             tool_timeout=TOOL_SECONDS,
             node_timeout=_NODE_SECONDS,
         )
-    ]
+    ],
+    tools=[charge, ship, transfer, pay, vet, mail, deliver],
 )
+
+TOOLS: Final = {one.name: one for one in (charge, ship, transfer, pay, vet, mail, deliver)}
+"""By name, for those who plan or intend."""
+
+
+def plan_of(script: PlanScript) -> Plan:
+    """Return a plan, as the product takes it."""
+    return Plan(
+        "soak",
+        [
+            [step(TOOLS[tool], args, name=name) for name, (tool, args) in stage.items()]
+            for stage in script.stages
+        ],
+    )

@@ -36,6 +36,8 @@ def report(result: Result) -> RenderableType:
             f"fault; runs: {_listed(result.runs)}."
         ),
         Text(f"Conversations: {_listed(result.talks)}."),
+        Text(f"Plans: {_listed(result.plans)}. People: {_listed(result.people)}."),
+        Text(f"Undos: {_listed(result.undos)}. Transactions: {_listed(result.outbox)}."),
         _actions(result),
         Text(f"Faults: {_listed(result.faults)}."),
         Text(f"Of the provider: {_listed(result.provider_faults)}."),

@@ -13,9 +13,10 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from temporalio.service import RPCError
 
 from ...activities.conversation import RunResult
 from ...activities.wire import from_text
-from ...client import AgentClient, RunHandle
+from ...client import AgentClient, AnyRun, PlanHandle, RunHandle
 from ...config import Settings
 from ...devstack import DevStack
 from ...errors import CommitlineError, LedgerUnavailable, RunFailed, ThreadNotFound
@@ -34,26 +35,49 @@ from ..processes import ProviderProcess
 from ..proxy import TcpProxy
 from ..surroundings import own_environment, terminating_as_interrupt
 from . import provider as faulty_provider
-from .app import AGENT, PROVIDER
+from .app import AGENT, PROVIDER, plan_of
 from .chaos import Chaos, Workers, faults
-from .plan import FIRST_SAID, plan_of, prompt_of, saying_of, thread_of
-from .verdict import Aftermath, RunSeen, TalkSeen, Violation
+from .counted import Counted, Violation
+from .outbox import Outbox
+from .people import People
+from .promises import RunUndo, waiting_for_nobody
+from .script import (
+    FIRST_SAID,
+    Ending,
+    plan_script_of,
+    prompt_of,
+    saying_of,
+    script_of,
+    thread_of,
+)
+from .verdict import Aftermath, RunSeen, TalkSeen
 
 APP: Final = "commitline.testing.soak.app:app"
 WORKERS: Final = 3
-OPEN_RUNS: Final = 5
-"""Runs at a time."""
-OPEN_REQUESTS: Final = 4
+OPEN_RUNS: Final = 4
+"""Runs of agents at a time."""
+OPEN_PLANS: Final = 3
+"""Runs of plans at a time."""
+OPEN_REQUESTS: Final = 3
 """Requests of conversations at a time."""
+OPEN_TRANSACTIONS: Final = 2
+"""Of an application with an outbox, at a time."""
+RELAY_SECONDS: Final = 2
 SHORTEST_SECONDS: Final = 60.0
-SETTLE_SECONDS: Final = 30.0
-"""Of a soak's time, what is left for its end."""
+SETTLE_SECONDS: Final = 38.0
+"""Of a soak's time, what is left for its end: what a run that is gone left has a lease of 33 s."""
 LIMIT_SECONDS: Final = 150.0
 """After that, a run that has not ended never will."""
 _FAULTS_OF_PROVIDER: Final = 0.34
 _PROVIDER_DELAY_SECONDS: Final = 0.05
 _MOST_ROWS: Final = 1_000_000
 _SEND_AGAIN_SECONDS: Final = 0.2
+_NODE_SECONDS: Final = 30.0
+_PAST_PIVOT: Final = "Nothing was undone by itself"
+"""How a plan says that it failed past its pivot."""
+_LOOK_SECONDS: Final = 0.5
+_ROUNDS: Final = 50
+"""Of people who settle what holds up others, until nothing does."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +93,14 @@ class Result:
     """By state, those of conversations included."""
     talks: Counter[str]
     """What was said: ``requests``, ``sent again``, ``runs lost``, and why senders sent again."""
+    plans: Counter[str]
+    """By state."""
+    undos: Counter[str]
+    """Runs by what their undo report says, and ``actions undone``."""
+    people: Counter[str]
+    """What they did."""
+    outbox: Counter[str]
+    """What became of transactions with an intent."""
     actions: Counter[tuple[str, str]]
     """By effect and state."""
     faults: Counter[str]
@@ -87,6 +119,10 @@ class Result:
             "settled_in": round(self.settled_in, 1),
             "runs": dict(sorted(self.runs.items())),
             "talks": dict(sorted(self.talks.items())),
+            "plans": dict(sorted(self.plans.items())),
+            "undos": dict(sorted(self.undos.items())),
+            "people": dict(sorted(self.people.items())),
+            "outbox": dict(sorted(self.outbox.items())),
             "actions": {
                 f"{effect} {state}": count
                 for (effect, state), count in sorted(self.actions.items())
@@ -135,6 +171,7 @@ def run_soak(
                 "COMMITLINE_HEARTBEAT_SECONDS": "1",
                 "COMMITLINE_STATEMENT_SECONDS": "2",
                 "COMMITLINE_GRACE_SECONDS": "2",
+                "COMMITLINE_RELAY_SECONDS": str(RELAY_SECONDS),
                 PROVIDER: provider.url,
             }
             with Workers(APP, count=WORKERS, environment=environment, folder=folder) as workers:
@@ -145,6 +182,11 @@ def run_soak(
                     chaos=Chaos(stack, proxy, workers),
                     workers=workers,
                     provider=provider,
+                    outbox=Outbox(
+                        seed,
+                        url=proxy.url(settings.database_url),
+                        direct_url=settings.database_url,
+                    ),
                     told=told,
                 )
                 result = asyncio.run(soak.play(began=began, seconds=seconds))
@@ -167,6 +209,7 @@ class _Soak:
         chaos: Chaos,
         workers: Workers,
         provider: ProviderProcess,
+        outbox: Outbox,
         told: Callable[[str], None],
     ) -> None:
         self._seed = seed
@@ -175,13 +218,20 @@ class _Soak:
         self._chaos = chaos
         self._workers = workers
         self._provider = provider
+        self._outbox = outbox
         self._told = told
-        self._runs: list[asyncio.Future[RunHandle]] = []
+        self._runs: list[asyncio.Future[AnyRun]] = []
+        self._plans: list[asyncio.Future[AnyRun]] = []
         self._said: list[asyncio.Future[Sequence[RunResult | None]]] = []
         """What the senders of each request got."""
         self._talks: Counter[str] = Counter()
         self._stopped: set[str] = set()
-        """Workflow ids."""
+        """Workflow ids, as below."""
+        self._to_undo: set[str] = set()
+        """Those of which an undo was asked for, and nobody said no."""
+        self._raised: list[Violation] = []
+        """What clients were told that they are not to be."""
+        self._undos_refused: Counter[str] = Counter()
 
     async def play(self, *, began: float, seconds: float) -> Result:
         self._temporal = await Client.connect(self._stack.temporal_address)
@@ -189,36 +239,54 @@ class _Soak:
             AgentClient(self._temporal, self._settings) as client,
             AgentClient(self._temporal, self._settings) as self._other_client,
         ):
-            keeping = asyncio.ensure_future(self._workers.keep())
+            await self._outbox.create()
+            self._people = People(client)
+            helping = [
+                asyncio.ensure_future(self._workers.keep()),
+                asyncio.ensure_future(self._people.decide()),
+            ]
             try:
                 await self._rage(client, until=began + seconds - SETTLE_SECONDS)
                 calm = time.monotonic()
                 self._told(
-                    f"calm; {len(self._runs)} runs were started, {len(self._said)} requests sent"
+                    f"calm; {len(self._runs)} runs were started, {len(self._plans)} plans, "
+                    f"{len(self._said)} requests sent"
                 )
                 await self._settle(client)
                 settled_in = time.monotonic() - calm
                 aftermath, faults_of_provider = await self._look_around(client)
             finally:
-                keeping.cancel()
+                for one in helping:
+                    one.cancel()
         return Result(
             seed=self._seed,
             seconds=time.monotonic() - began,
             settled_in=settled_in,
             runs=Counter(run.state for run in aftermath.runs),
             talks=self._talks + Counter(requests=len(self._said)),
+            plans=Counter(run.state for run in aftermath.runs if run.may_fail),
+            undos=Counter(one.state for one in aftermath.undos)
+            + Counter({"actions undone": sum(bool(one.undone_by) for one in aftermath.actions)})
+            + self._undos_refused,
+            people=self._people.told,
+            outbox=self._outbox.told,
             actions=Counter((str(one.effect), one.state) for one in aftermath.actions),
             faults=self._chaos.injected,
             provider_faults=faults_of_provider,
             exits=self._workers.exits,
             events=_events(self._workers.logs),
-            violations=aftermath.violations(),
+            violations=[*self._raised, *aftermath.violations()],
         )
 
     async def _rage(self, client: AgentClient, *, until: float) -> None:
         """Start runs and inject faults until this time; the runs that are open then go on."""
         self._provider.behave(faults=_FAULTS_OF_PROVIDER, delay_seconds=_PROVIDER_DELAY_SECONDS)
-        starting = asyncio.gather(self._start_runs(client), self._say_things(client))
+        starting = asyncio.gather(
+            self._start(self._runs, OPEN_RUNS, partial(self._run, client)),
+            self._start(self._plans, OPEN_PLANS, partial(self._plan, client)),
+            self._say_things(client),
+            *(self._outbox.go_on() for _ in range(OPEN_TRANSACTIONS)),
+        )
         try:
             await self._chaos.rage(faults(self._seed, workers=WORKERS), until=until)
         finally:
@@ -228,27 +296,70 @@ class _Soak:
                 await starting
             self._provider.behave()
 
-    async def _start_runs(self, client: AgentClient) -> None:
+    async def _start(
+        self,
+        started: list[asyncio.Future[AnyRun]],
+        at_a_time: int,
+        play: Callable[[int], Coroutine[Any, Any, AnyRun]],
+    ) -> None:
         """Start runs without end, so many at a time."""
-        places = asyncio.Semaphore(OPEN_RUNS)
+        places = asyncio.Semaphore(at_a_time)
         while True:
             await places.acquire()
-            run = asyncio.ensure_future(self._run(client, len(self._runs)))
+            run = asyncio.ensure_future(play(len(started)))
             run.add_done_callback(lambda _: places.release())
-            self._runs.append(run)
+            started.append(run)
 
-    async def _run(self, client: AgentClient, number: int) -> RunHandle:
-        """Start a run, stop it if its plan says so, and wait for its end."""
+    async def _run(self, client: AgentClient, number: int) -> AnyRun:
+        script = script_of(self._seed, number)
         handle = await client.start(AGENT, prompt_of(self._seed, number), id=_run_id(number))
+        await self._play(handle, script.ending, undone_later=script.undone_later)
+        return handle
+
+    async def _plan(self, client: AgentClient, number: int) -> AnyRun:
+        script = plan_script_of(self._seed, number)
+        handle = await client.start_plan(
+            plan_of(script), id=_plan_id(number), node_timeout=_NODE_SECONDS
+        )
+        await self._play(handle, script.ending, undone_later=script.undone_later)
+        return handle
+
+    async def _play(
+        self, handle: RunHandle | PlanHandle, ending: Ending | None, *, undone_later: bool
+    ) -> None:
+        """Wait for a run's end, or bring it about, as its script says."""
         try:
-            async with asyncio.timeout(plan_of(self._seed, number).stop_after):
+            async with asyncio.timeout(None if ending is None else ending.after):
                 await _failure_of(handle)
         except TimeoutError:
+            assert ending is not None, "there is no time-out"
             self._stopped.add(handle.id)
-            with suppress(CommitlineError):  # the ledger is away: it may not have been stopped
-                await handle.stop(reason="the soak's plan", wait_seconds=0)
+            with suppress(CommitlineError, RPCError):  # the ledger is away, or it has just ended
+                await self._end(handle, ending)
             await _failure_of(handle)
-        return handle
+        if undone_later:
+            await self._undo(handle)
+
+    async def _end(self, handle: AnyRun, ending: Ending) -> None:
+        if ending.how == "terminate":
+            await self._temporal.get_workflow_handle(handle.id).terminate("the soak's script")
+            return
+        undo = ending.how == "stop and undo"
+        await handle.stop(reason="the soak's script", compensate=undo, wait_seconds=0)
+
+    async def _undo(self, handle: AnyRun) -> None:
+        """Have a run undone that has ended; the ledger may be away for a while."""
+        while True:
+            try:
+                await handle.undo(reason="the soak's script")
+            except LedgerUnavailable:
+                await asyncio.sleep(_SEND_AGAIN_SECONDS)
+                continue
+            except CommitlineError as err:
+                self._undos_refused[f"refused: {err.code}"] += 1
+                return
+            self._to_undo.add(handle.id)
+            return
 
     async def _say_things(self, client: AgentClient) -> None:
         """Send requests to conversations without end, so many at a time."""
@@ -260,7 +371,7 @@ class _Soak:
             self._said.append(said)
 
     async def _say(self, client: AgentClient, number: int) -> Sequence[RunResult | None]:
-        """Send a request, by one client or by two, and lose the run if its plan says so."""
+        """Send a request, by one client or by two, and lose the run if its script says so."""
         how = saying_of(self._seed, number)
         senders = [self._send(client, number, after=0)]
         if how.again_after is not None:
@@ -296,22 +407,39 @@ class _Soak:
             if terminated:
                 await self._temporal.get_workflow_handle(thread_workflow(thread)).terminate()
             else:
-                await client.thread(thread).run.stop(reason="the soak's plan", wait_seconds=0)
+                await client.thread(thread).run.stop(reason="the soak's script", wait_seconds=0)
 
     async def _settle(self, client: AgentClient) -> None:
         """Wait until every run has ended, and every request is answered, or never will be."""
-        under_way: list[asyncio.Future[Any]] = [*self._runs, *self._said]
+        under_way: list[asyncio.Future[Any]] = [*self._runs, *self._plans, *self._said]
         _, pending = await asyncio.wait(under_way, timeout=LIMIT_SECONDS)
         for one in pending:
             one.cancel()
         for ended in await asyncio.gather(*under_way, return_exceptions=True):
-            if isinstance(ended, Exception):
+            if isinstance(ended, CommitlineError):
+                self._raised.append(Violation("a client", "", f"was told {ended}"))
+            elif isinstance(ended, Exception):
                 raise ended
         for thread in self._threads():
             with suppress(CommitlineError, TimeoutError):
                 async with asyncio.timeout(LIMIT_SECONDS):
                     await client.thread(thread).run.result()
-        await asyncio.sleep(2 * faulty_provider.LATE_SECONDS)
+        ledger = await client.ledger()
+        for _ in range(_ROUNDS):
+            await self._wait_for_quiet(ledger)
+            await asyncio.sleep(2 * faulty_provider.LATE_SECONDS)
+            if not await self._people.settle(ledger, Counted(await self._sent())):
+                break
+
+    async def _wait_for_quiet(self, ledger: ActionLedger) -> None:
+        """Wait until nobody is at work, and nothing is due; what never is, the verdict finds."""
+        until = time.monotonic() + LIMIT_SECONDS
+        while await _is_busy(ledger) and time.monotonic() < until:  # noqa: ASYNC110 - it is asked
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _sent(self) -> Sequence[Mapping[str, Any]]:
+        stats = await asyncio.to_thread(self._provider.stats)
+        return list(stats["sent"])
 
     def _threads(self) -> list[str]:
         return list(dict.fromkeys(thread_of(FIRST_SAID + at) for at in range(len(self._said))))
@@ -321,6 +449,8 @@ class _Soak:
         runs = []
         for number in range(len(self._runs)):
             runs.append(await self._see(client.run(_run_id(number)), ledger))
+        for number in range(len(self._plans)):
+            runs.append(await self._see(client.plan(_plan_id(number)), ledger))
         talks = []
         for thread in self._threads():
             talks.append(await self._see_talk(thread, ledger))
@@ -328,9 +458,34 @@ class _Soak:
                 runs.append(await self._see_talking(run))
         stats = await asyncio.to_thread(self._provider.stats)
         actions = await ledger.list(limit=_MOST_ROWS)
-        return Aftermath(runs, actions, stats["sent"], talks), Counter(stats["faults"])
+        return (
+            Aftermath(
+                runs,
+                actions,
+                stats["sent"],
+                talks,
+                undos=[await self._see_undo(run, ledger) for run in runs],
+                approvals=await ledger.approvals.list(only_waiting=False, limit=_MOST_ROWS),
+                intents=await self._outbox.intents(),
+                queue=await ledger.relay.list(limit=_MOST_ROWS),
+            ),
+            Counter(stats["faults"]),
+        )
 
-    async def _see(self, handle: RunHandle, ledger: ActionLedger) -> RunSeen:
+    async def _see_undo(self, seen: RunSeen, ledger: ActionLedger) -> RunUndo:
+        run = await ledger.get_run(seen.run_key)
+        report = await ledger.undo.report(seen.run_key)
+        # A stop that came as the run completed undoes nothing; its caller is told "completed".
+        asked = run is not None and run.compensate and seen.state != "completed"
+        failed = seen.state == "failed" and not seen.stopped and _PAST_PIVOT not in seen.failure
+        return RunUndo(
+            seen.run_key,
+            report.state,
+            wanted=asked or failed or seen.id in self._to_undo,
+            gone=run is None or (run.gone_as is not None and seen.id not in self._to_undo),
+        )
+
+    async def _see(self, handle: RunHandle | PlanHandle, ledger: ActionLedger) -> RunSeen:
         described = await handle.describe()
         first = described.raw_description.workflow_execution_info.first_run_id
         key = run_key(handle.id, first or described.run_id)
@@ -344,6 +499,7 @@ class _Soak:
             ledger_state="none" if found is None else found.state,
             stopped=handle.id in self._stopped,
             stored=await _stored(ledger, key),
+            may_fail=isinstance(handle, PlanHandle),
         )
 
     async def _see_talking(self, run: Run) -> RunSeen:
@@ -376,7 +532,7 @@ class _Soak:
             number = FIRST_SAID + at
             if thread_of(number) != thread:
                 continue
-            replies[str(number)] = [None] if said.cancelled() else said.result()
+            replies[str(number)] = _replies_of(said)
             request = await ledger.threads.request(thread, str(number))
             reply = None if request is None else request.reply
             kept[str(number)] = None if reply is None else from_text(RunResult, reply)
@@ -389,7 +545,23 @@ class _Soak:
         )
 
 
-async def _failure_of(handle: RunHandle) -> str:
+def _replies_of(said: asyncio.Future[Sequence[RunResult | None]]) -> Sequence[RunResult | None]:
+    lost = said.cancelled() or said.exception() is not None
+    return [None] if lost else said.result()
+
+
+async def _is_busy(ledger: ActionLedger) -> bool:
+    """Whether somebody is at work, or has to be: a run, a call, the relay."""
+    runs = await ledger.list_runs(limit=_MOST_ROWS)
+    if any(run.state != "ended" and not run.run_key.startswith("outbox/") for run in runs):
+        return True
+    if waiting_for_nobody(await ledger.relay.list(limit=_MOST_ROWS)):
+        return True
+    actions = await ledger.list(limit=_MOST_ROWS)
+    return any(action.state == "dispatched" for action in actions)
+
+
+async def _failure_of(handle: RunHandle | PlanHandle) -> str:
     """Wait for a run's end; return how it failed, if it did."""
     try:
         await handle.result()
@@ -426,3 +598,7 @@ def _keep(logs: Sequence[Path], folder: Path) -> None:
 
 def _run_id(number: int) -> str:
     return f"soak-{number}"
+
+
+def _plan_id(number: int) -> str:
+    return f"soak-plan-{number}"

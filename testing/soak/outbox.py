@@ -1,0 +1,100 @@
+"""The soak's application with a database: rows of its own, and intents in the same transaction.
+
+It goes through the same way to Postgres as the workers, so a commit may be lost on its way, or
+its answer. Whether it was one is read from the application's own table at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import psycopg
+
+from ...errors import IdempotencyKeyConflict
+from ...identity import ActionKey
+from ...ledger import intend
+from .app import TOOLS
+from .promises import Intent
+from .script import FIRST_INTENT, IntentScript, intent_script_of
+
+_CONNECT_SECONDS: Final = 5
+_CREATE: Final = """
+create table soak_intents (
+    number     integer primary key,
+    action_key text    not null,
+    -- Drawn while the order is locked, so in the order of the commits of those that share it.
+    seq        bigint  generated always as identity
+)"""
+_INSERT: Final = "insert into soak_intents (number, action_key) values (%s, %s)"
+_READ: Final = "select number, action_key, seq from soak_intents"
+
+
+class _RolledBack(Exception):
+    """Ends a transaction; no error."""
+
+
+class Outbox:
+    """Commits intents, and rolls some back, without end.
+
+    Args:
+        seed: The soak's.
+        url: The database, as the application reaches it.
+        direct_url: The database, past whatever goes wrong.
+    """
+
+    def __init__(self, seed: int, *, url: str, direct_url: str) -> None:
+        self.told: Counter[str] = Counter()
+        self._seed = seed
+        self._url = url
+        self._direct_url = direct_url
+        self._begun = 0
+
+    async def create(self) -> None:
+        """Create the application's table."""
+        async with await psycopg.AsyncConnection.connect(self._direct_url) as connection:
+            await connection.execute(_CREATE)
+
+    async def go_on(self) -> None:
+        """Play transactions, one after the other, until cancelled; several may be at it."""
+        while True:
+            number, self._begun = FIRST_INTENT + self._begun, self._begun + 1
+            script = intent_script_of(self._seed, number)
+            await asyncio.sleep(script.pause)
+            try:
+                await self._transact(number, script)
+                self.told["committed"] += 1
+            except _RolledBack:
+                self.told["rolled back"] += 1
+            except IdempotencyKeyConflict:
+                self.told["in conflict"] += 1
+            except (psycopg.Error, OSError):
+                self.told["lost on the way"] += 1
+
+    async def _transact(self, number: int, script: IntentScript) -> None:
+        connection = await psycopg.AsyncConnection.connect(
+            self._url, connect_timeout=_CONNECT_SECONDS
+        )
+        tool, args = script.call
+        async with connection:
+            key = await intend(connection, TOOLS[tool], args, order_key=script.order_key)
+            await connection.execute(_INSERT, (number, key))
+            if script.rolled_back:
+                raise _RolledBack
+
+    async def intents(self) -> Sequence[Intent]:
+        """Return all that was begun, and what the application's own table says of it."""
+        async with await psycopg.AsyncConnection.connect(self._direct_url) as connection:
+            rows = await (await connection.execute(_READ)).fetchall()
+        there = {number: (ActionKey(key), seq) for number, key, seq in rows}
+        found = []
+        for number in range(FIRST_INTENT, FIRST_INTENT + self._begun):
+            script = intent_script_of(self._seed, number)
+            tool, args = script.call
+            # An order may be somebody else's business fact, too.
+            subject = "" if tool == "charge" else str(args.get("order_id") or args.get("to"))
+            key, seq = there.get(number, (None, 0))
+            found.append(Intent(number, subject, key, script.order_key, seq))
+        return found

@@ -1,0 +1,92 @@
+"""The people of a soak: they decide about calls that ask, and settle what is unknown."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from temporalio.service import RPCError
+
+from ...canonical import dumps
+from ...client import AgentClient
+from ...errors import CommitlineError
+from ...ledger import Action, ActionLedger, Approval, Outcome
+from ...ledger.relay import Waiting
+from .counted import Counted
+
+BY: Final = "soak"
+_LOOK_SECONDS: Final = 0.3
+_DECIDE_SECONDS: Final = 10.0
+_DECISIONS: Final = {"approves": True, "rejects": False}
+
+
+class People:
+    """Decide, and settle, with a client of their own."""
+
+    def __init__(self, client: AgentClient) -> None:
+        self.told: Counter[str] = Counter()
+        self._client = client
+        self._deciding: set[str] = set()
+
+    async def decide(self) -> None:
+        """Decide about whatever asks, as its arguments say, until cancelled."""
+        async with asyncio.TaskGroup() as under_way:
+            while True:
+                with suppress(CommitlineError):  # the ledger is away
+                    for asked in await (await self._client.ledger()).approvals.list():
+                        if asked.key not in self._deciding:
+                            self._deciding.add(asked.key)
+                            under_way.create_task(self._decide(asked))
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _decide(self, asked: Approval) -> None:
+        """Decide once; who cannot reach the run looks again later."""
+        approve = _DECISIONS.get(json.loads(asked.args)["person"])
+        if approve is None:
+            return  # it stays marked, and expires
+        try:
+            async with asyncio.timeout(_DECIDE_SECONDS):
+                run = self._client.run(asked.workflow_id)
+                await run.decide(asked.position, approve=approve, by=BY, reason="as it says")
+                self.told["approved" if approve else "rejected"] += 1
+        except (CommitlineError, RPCError, TimeoutError):
+            self.told["decided too late"] += 1  # or the answer was lost
+        finally:
+            self._deciding.discard(asked.key)
+
+    async def settle(self, ledger: ActionLedger, counted: Counted) -> int:
+        """Say of what is unknown what the provider says; return of how many.
+
+        Of what holds up others in their order all, else of one in two: the rest stays unknown.
+        """
+        wanted = to_settle(await ledger.list(limit=1_000_000), await ledger.relay.list())
+        for action in wanted:
+            await self._client.settle(action.key, _found(action, counted), by=BY)
+            self.told["settled"] += 1
+        return len(wanted)
+
+
+def to_settle(actions: Sequence[Action], queue: Sequence[Waiting]) -> Sequence[Action]:
+    """Return what people settle: what holds up others, and one in two of what else was sent."""
+    holds = {one.queued.key for one in queue if one.queued.order_key is not None}
+    return [
+        action
+        for action in actions
+        if action.parked
+        and action.duplicate_of is None
+        and action.dispatched_at is not None
+        and not action.leased
+        and (action.key in holds or sum(action.key.encode()) % 2)
+    ]
+
+
+def _found(action: Action, counted: Counted) -> Outcome:
+    if counted.effects[action.key]:
+        return Outcome.ok(dumps({"id": f"found for {action.tool}"}))
+    return Outcome.error(
+        kind="NotFound", message="the provider has not seen it", effect_possible=False
+    )

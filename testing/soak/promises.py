@@ -1,0 +1,209 @@
+"""What must hold of undos, approvals, intents and the queue. Pure functions over what was seen.
+
+undo      what says that it is undone was undone once, and after it had happened; what does
+          not say so was not, or it is unknown whether it was
+run       *compensated* says that nothing stands that a tool takes back; what was to be
+          undone was at least tried
+approval  what no person approved never happened
+intent    rolled back, it never was; committed, it is there; those that share an order
+          reached the provider in the order of their commits
+queue     what is due waits for nobody but one before it; nothing is at work any more
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from ...identity import ActionKey, RunKey
+from ...ledger import Action, Approval
+from ...ledger.relay import Waiting
+from .counted import Counted, Violation
+
+GATED: Final = "pay"
+"""The tool that a person has to approve."""
+
+
+@dataclass(frozen=True)
+class RunUndo:
+    """What the ledger says of a run's undo, at the end."""
+
+    run_key: RunKey
+    state: str
+    """As `UndoReport.state`."""
+    wanted: bool
+    """It was stopped with ``compensate``, or failed where a plan is undone, or somebody asked."""
+    gone: bool
+    """Its workflow ended without a word: nothing is undone by itself."""
+
+
+@dataclass(frozen=True)
+class Intent:
+    """An application's row that lies beside its intent in one transaction."""
+
+    number: int
+    subject: str
+    """What the call is about; of nobody else's if it is the call's own."""
+    action: ActionKey | None
+    """None where the transaction did not commit."""
+    order_key: str | None = None
+    seq: int = 0
+    """In the order of the commits of those that share an order."""
+
+
+def of_undos(actions: Sequence[Action], counted: Counted) -> Iterator[Violation]:
+    """Compare what is said to be undone with what was."""
+    undos = _undos(actions)
+    rows = {one.key: one for one in actions}
+    for key in undos:
+        if key not in rows:
+            yield Violation("all runs", key, "is undone and has no row")
+    for action in actions:
+        if action.undoes is not None:
+            continue
+        mine = undos.get(action.key, [])
+        taken_back = sum(counted.effects[one.key] for one in mine)
+        if taken_back not in _allowed(action, mine):
+            says = "undone" if action.undone_by is not None else "not undone"
+            yield _wrong(action, f"says {says} and was undone {taken_back} x")
+        if action.undone_by is not None and action.undone_by not in {one.key for one in mine}:
+            yield _wrong(action, f"is undone by {action.undone_by}, which does not undo it")
+        forward, back = (
+            _places(counted, action),
+            [at for one in mine for at in _places(counted, one)],
+        )
+        if back and (not forward or min(back) < min(forward)):
+            yield _wrong(action, "was undone before it had happened")
+
+
+def of_runs_undone(
+    runs: Sequence[RunUndo], actions: Sequence[Action], counted: Counted
+) -> Iterator[Violation]:
+    """Find what stands of runs that say, or should have seen to it, that nothing does."""
+    undos = _undos(actions)
+    told = {run.run_key: run for run in runs}
+    for action in actions:
+        run = told.get(action.run_key)
+        mine = undos.get(action.key, [])
+        if run is None or action.compensator is None or action.undoes is not None:
+            continue
+        if action.duplicate_of is not None or not _stands(action, mine, counted):
+            continue
+        if run.state == "compensated":
+            yield _wrong(action, f"stands, and {run.run_key} is compensated")
+        # What is unknown itself, or has an undo that is unknown or was refused, was tried.
+        if run.wanted and not run.gone and action.status == "done" and not mine:
+            yield _wrong(action, f"stands, and nobody tried to undo it: {run.state}")
+
+
+def of_approvals(
+    approvals: Sequence[Approval], actions: Sequence[Action], counted: Counted
+) -> Iterator[Violation]:
+    """Find what happened though no person had approved it."""
+    decided = {one.key: one.decision for one in approvals}
+    for action in actions:
+        if action.tool != GATED or decided.get(action.key) == "approved":
+            continue
+        if action.dispatched_at is not None or counted.effects[action.key]:
+            yield _wrong(action, f"was called, and a person had {decided.get(action.key)}")
+
+
+def of_intents(
+    intents: Sequence[Intent], actions: Sequence[Action], counted: Counted
+) -> Iterator[Violation]:
+    """Compare what applications committed, and rolled back, with what came of it."""
+    rows = {one.key: one for one in actions}
+    committed = {one.action for one in intents}
+    for one in intents:
+        if one.action is None and one.subject and counted.subjects[one.subject]:
+            yield Violation("outbox", "", f"{one.subject} was rolled back, and happened")
+        if one.action is not None and one.action not in rows:
+            yield Violation("outbox", one.action, f"{one.subject} was committed without an action")
+    for action in actions:
+        if action.run_key.startswith("outbox/") and action.key not in committed:
+            yield _wrong(action, "is an intent of nobody's transaction")
+    for order in _in_order(intents):
+        done = [key for key in order if counted.happened[key]]
+        for before, after in pairwise(done):
+            if min(counted.arrived[after]) < min(counted.happened[before]):
+                yield Violation("outbox", after, f"was sent before {before} had happened")
+
+
+def of_queue(queue: Sequence[Waiting], actions: Sequence[Action]) -> Iterator[Violation]:
+    """Find what is pending and nobody sees to."""
+    queued = {one.queued.key for one in queue}
+    for one in waiting_for_nobody(queue):
+        yield Violation(
+            one.run_key, one.queued.key, f"is due ({one.queued.why}) and nobody sees to it"
+        )
+    for action in actions:
+        if action.state == "intent" and action.relayed and action.key not in queued:
+            yield _wrong(action, "is an intent that is not in the queue")
+        if action.state == "dispatched":
+            lease = "at work" if action.leased else "and its lease is over"
+            yield _wrong(action, f"is left dispatched, {lease}")
+
+
+def waiting_for_nobody(queue: Sequence[Waiting]) -> Sequence[Waiting]:
+    """Return what is due, or will be, and does not wait for one before it that is a person's."""
+    held: dict[str, int] = {}
+    for one in queue:
+        if one.queued.due_at is None and one.queued.order_key is not None:
+            held[one.queued.order_key] = min(
+                one.queued.seq, held.get(one.queued.order_key, one.queued.seq)
+            )
+    return [
+        one
+        for one in queue
+        if one.queued.due_at is not None
+        and one.queued.seq < held.get(one.queued.order_key or "", one.queued.seq + 1)
+    ]
+
+
+def of_balances(counted: Counted) -> Iterator[Violation]:
+    """Find orders that stood as charged more than once, or were refunded without a charge."""
+    for order, stands in counted.balances.items():
+        if not all(0 <= one <= 1 for one in stands):
+            yield Violation("all runs", "", f"the charge of {order} stood {stands} x")
+
+
+def _undos(actions: Sequence[Action]) -> Mapping[str, list[Action]]:
+    found: dict[str, list[Action]] = defaultdict(list)
+    for action in actions:
+        # What repeats another undo did nothing itself.
+        if action.undoes is not None and action.duplicate_of is None:
+            found[action.undoes].append(action)
+    return found
+
+
+def _allowed(action: Action, undos: Sequence[Action]) -> range:
+    """Return how often an action may have been undone, by what the rows say."""
+    if action.undone_by is not None:
+        return range(1, 2)
+    unknown = any(one.status == "pending" and one.dispatched_at is not None for one in undos)
+    return range(2) if unknown else range(1)
+
+
+def _stands(action: Action, undos: Sequence[Action], counted: Counted) -> bool:
+    return counted.effects[action.key] > sum(counted.effects[one.key] for one in undos)
+
+
+def _places(counted: Counted, action: Action) -> Sequence[int]:
+    return counted.happened.get(action.key, [])
+
+
+def _in_order(intents: Sequence[Intent]) -> Iterator[Sequence[ActionKey]]:
+    orders: dict[str, list[Intent]] = defaultdict(list)
+    for one in intents:
+        if one.action is not None and one.order_key is not None:
+            orders[one.order_key].append(one)
+    for order in orders.values():
+        order.sort(key=lambda one: one.seq)
+        yield [one.action for one in order if one.action is not None]
+
+
+def _wrong(action: Action, text: str) -> Violation:
+    return Violation(action.run_key, action.key, f"{action.tool} ({action.state}) {text}")
