@@ -35,10 +35,17 @@ UNQUOTED: Final = re.compile(r"[\s\"'$`\\]")
 
 
 class Postgres:
-    """One Postgres server on ``data_dir / "postgres"``, used by the owner of ``data_dir`` alone."""
+    """One Postgres server on ``data_dir / "postgres"``, used by the owner of ``data_dir`` alone.
 
-    def __init__(self, data_dir: Path) -> None:
+    Unless ``persistent`` it does not wait for the disk. What is committed outlives Postgres and
+    whoever is killed all the same; only a crash of the machine may spoil it.
+    """
+
+    def __init__(self, data_dir: Path, *, persistent: bool = True) -> None:
         self._place = data_dir / "postgres"
+        self._settings = {"max_connections": str(MAX_CONNECTIONS)}
+        if not persistent:
+            self._settings |= {"fsync": "off", "full_page_writes": "off"}
         self._server: Any = None  # the package has no types worth the name
 
     def start(self) -> None:
@@ -62,7 +69,7 @@ class Postgres:
             # CalledProcessError, TimeoutExpired, PermissionError, AssertionError, …: whatever it
             # is, the answer is in Postgres's log.
             raise ConfigurationError(f"Postgres did not start, see {home / 'log'}: {err}") from err
-        self._raise_connection_limit()
+        self._configure()
 
     def stop(self) -> None:
         """Stop it, connections and all, with everything committed kept; twice is once."""
@@ -89,17 +96,20 @@ class Postgres:
             if found is None:
                 connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
 
-    def _raise_connection_limit(self) -> None:
+    def _configure(self) -> None:
         """Once per data directory: it takes a restart, as the package offers no earlier moment."""
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            limit = connection.execute("show max_connections").fetchone()
-            if limit == (str(MAX_CONNECTIONS),):
+            known = connection.execute(
+                "select name, setting from pg_settings where name = any(%s)", [[*self._settings]]
+            ).fetchall()
+            if dict(known) == self._settings:
                 return
-            connection.execute(
-                sql.SQL("alter system set max_connections = {}").format(
-                    sql.Literal(MAX_CONNECTIONS)
+            for name, setting in self._settings.items():
+                connection.execute(
+                    sql.SQL("alter system set {} = {}").format(
+                        sql.Identifier(name), sql.Literal(setting)
+                    )
                 )
-            )
         self._server.cleanup()
         self._server = _import_package().get_server(self._server.pgdata)
 

@@ -26,7 +26,8 @@ class DevStack:
         data_dir: Created when missing.
         temporal_port: 0 picks a free one.
         ui_port: 0 picks a free one, ``None`` leaves the UI out.
-        persistent: ``False`` keeps Temporal in memory, for tests. Postgres is always on disk.
+        persistent: ``False`` is for tests: it keeps Temporal in memory, and Postgres, which is
+            always on disk, does not wait for it.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class DevStack:
             self._wanted["ui"] = ui_port
         self._ports: dict[str, int] = {}
         self._lock: IO[str] | None = None
-        self._postgres = Postgres(self._data_dir)
+        self._postgres = Postgres(self._data_dir, persistent=persistent)
         self._temporal = TemporalServer(self._data_dir, persistent=persistent)
 
     def start(self) -> None:

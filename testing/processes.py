@@ -12,7 +12,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Protocol, Self
 
 from ..crash import VARIABLE
 
@@ -66,7 +66,7 @@ class ProviderProcess:
 
     def stats(self) -> dict[str, Any]:
         """Return all counters."""
-        with urllib.request.urlopen(f"{self.url}/stats", timeout=5) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"{self.url}/stats", timeout=30) as answer:  # noqa: S310
             return dict(json.load(answer))
 
     def behave(self, **behaviour: Any) -> None:
@@ -77,7 +77,33 @@ class ProviderProcess:
         request = urllib.request.Request(  # noqa: S310
             f"{self.url}/behaviour", json.dumps(behaviour).encode()
         )
-        urllib.request.urlopen(request, timeout=5).close()  # noqa: S310
+        urllib.request.urlopen(request, timeout=30).close()  # noqa: S310
+
+
+class Process(Protocol):
+    """What is asked of a worker's process; `subprocess.Popen` is one."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; return the exit status."""
+        ...
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send it a signal; nothing if it has ended."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        ...
 
 
 class WorkerProcess:
@@ -109,18 +135,11 @@ class WorkerProcess:
             self._environment[VARIABLE] = crash_at
         self._cwd = cwd
         self.log = log
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Process | None = None
 
     def __enter__(self) -> Self:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command,
-                env=self._environment,
-                cwd=self._cwd,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.process = self._start(log)
         return self
 
     def __exit__(
@@ -131,7 +150,17 @@ class WorkerProcess:
     ) -> None:
         self.kill()
 
-    def wait_until_killed(self, seconds: float = 30) -> float:
+    def _start(self, log: IO[bytes]) -> Process:
+        return subprocess.Popen(
+            self._command,
+            env=self._environment,
+            cwd=self._cwd,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+    def wait_until_killed(self, seconds: float = 60) -> float:
         """Wait until it has killed itself; return the monotonic time of that.
 
         Raises:

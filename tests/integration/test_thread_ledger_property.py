@@ -413,7 +413,7 @@ def examples(number: int) -> settings:
     )
 
 
-@examples(60)
+@examples(40)
 @given(plan=plans)
 def test_in_any_order_of_commits_requests_and_forks_the_promises_hold(
     open_pool: Pool, run_the_loop: RUN_THE_LOOP, plan: list[tuple[str, int, int]]
