@@ -21,6 +21,7 @@ from commitline.activities.scripted_model import call, say
 from commitline.workflows import Relay
 
 from .bench import Bench, eventually, fresh_id
+from .relay_bench import ends
 
 
 class Bank:
@@ -77,13 +78,9 @@ async def test_what_a_terminated_run_left_is_asked_about_resent_or_parked(bench:
         await client.temporal.execute_workflow(
             Relay.run, id=fresh_id("relay"), task_queue=bench.settings.task_queue
         )
-
-        async def settled() -> bool:
-            return all(one.state != "dispatched" for one in await run.actions())
-
-        await eventually(settled, seconds=40)
-        actions = {one.tool: one for one in await run.actions()}
         ledger = await client.ledger()
+        ended = await ends(ledger, [one.key for one in await run.actions()], seconds=40)
+        actions = {one.tool: one for one in ended}
         gone = await ledger.relay.list_gone()
         await eventually(lambda: _is(ledger.relay.list(), 1), seconds=40)
         (left,) = await ledger.relay.list()
