@@ -22,6 +22,7 @@ from commitline.ledger.claims import (
     take_over,
     why_parked,
 )
+from commitline.tests.unit.rows import action_row
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -41,21 +42,15 @@ REQUEST = ActionRequest(
 EARLIER = Attempt(started_at=NOON, token=UUID(int=1), lease=5 * MINUTE)
 LATER = Attempt(started_at=NOON + MINUTE, token=UUID(int=2), lease=5 * MINUTE)
 
-DISPATCHED = Action(
-    key=KEY,
+DISPATCHED = action_row(
+    RunKey("r/1"),
+    "0.0",
+    NOON + MINUTE,
     tool="charge_card",
     args='{"order_id":"4821"}',
-    status="pending",
-    result=None,
     created_at=NOON,
-    run_key=RunKey("r/1"),
-    position=Position("0.0"),
-    thread_id=None,
     idempotency_key="order-4821-charge",
     domain_key="order-4821-charge",
-    generation=1,
-    effect=Effect.IDEMPOTENT,
-    key_ttl=None,
     requested_digest="requested",
     effective_digest="effective",
     claim_token=EARLIER.token,
@@ -64,28 +59,6 @@ DISPATCHED = Action(
     lease_until=NOON + 5 * MINUTE,
     tries=1,
     dispatched_at=NOON,
-    done_at=None,
-    outcome=None,
-    effect_possible=None,
-    parked_at=None,
-    parked_reason=None,
-    duplicate_of=None,
-    codec_version=1,
-    decided_by=None,
-    decided_at=None,
-    failures=0,
-    sent_until=None,
-    asking=False,
-    in_progress=False,
-    settled_at=None,
-    told_step=None,
-    told_version=None,
-    compensator=None,
-    undoes=None,
-    undone_by=None,
-    reopened_at=None,
-    relayed=False,
-    now=NOON + MINUTE,
 )
 INTENT = replace(
     DISPATCHED,

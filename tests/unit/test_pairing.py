@@ -17,6 +17,7 @@ from commitline.activities.conversation import Completion, Message, ToolCall, To
 from commitline.activities.pairing import paired, results_from, unanswered
 from commitline.identity import Position, RunKey, action_key, position
 from commitline.ledger import Action, Effect, Outcome
+from commitline.tests.unit.rows import action_row
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RUN = RunKey("thread:support/1")
@@ -43,51 +44,22 @@ def results(*names: str, step: int = 0, epoch: int = 0) -> Message:
 
 def action(at: str, **changes: Any) -> Action:
     """A row that is done, unless it is changed."""
-    done = Action(
-        key=action_key(RUN, Position(at)),
-        tool="charge",
-        args="{}",
+    done = action_row(
+        RUN,
+        at,
+        NOW,
         status="done",
         result='{"id":"ch_1"}',
-        created_at=NOW,
-        run_key=RUN,
-        position=Position(at),
-        thread_id="support",
-        idempotency_key="cl_x",
-        domain_key=None,
-        generation=1,
-        effect=Effect.AT_MOST_ONCE,
-        key_ttl=None,
-        requested_digest="",
-        effective_digest="",
-        claim_token=None,
-        claimed_by=None,
-        attempt_at=None,
-        lease_until=None,
-        tries=1,
-        dispatched_at=NOW,
-        done_at=NOW,
         outcome="ok",
         effect_possible=True,
-        parked_at=None,
-        parked_reason=None,
-        duplicate_of=None,
-        codec_version=1,
-        decided_by=None,
-        decided_at=None,
-        failures=0,
-        sent_until=None,
-        asking=False,
-        in_progress=False,
-        settled_at=None,
-        told_step=None,
-        told_version=None,
-        compensator=None,
-        undoes=None,
-        undone_by=None,
-        reopened_at=None,
-        relayed=False,
-        now=NOW,
+        effect=Effect.AT_MOST_ONCE,
+        thread_id="support",
+        idempotency_key="cl_x",
+        requested_digest="",
+        effective_digest="",
+        dispatched_at=NOW,
+        tries=1,
+        done_at=NOW,
     )
     return replace(done, **changes)
 

@@ -10,59 +10,27 @@ from typing import Any
 from commitline.activities import replies
 from commitline.activities.replies import Reply
 from commitline.errors import IdempotencyKeyConflict, InvalidArguments
-from commitline.identity import ActionKey, Position, RunKey
+from commitline.identity import ActionKey, RunKey
 from commitline.ledger import Action, Effect, Outcome
+from commitline.tests.unit.rows import action_row
 
 KEY = "support/1:0.0"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def parked(*, duplicate_of: str | None = None) -> Action:
-    return Action(
-        key=ActionKey(KEY),
-        tool="charge",
-        args="{}",
-        status="pending",
-        result=None,
-        created_at=NOW,
-        run_key=RunKey("support/1"),
-        position=Position("0.0"),
-        thread_id=None,
-        idempotency_key="cl_x",
-        domain_key=None,
-        generation=1,
+    return action_row(
+        RunKey("support/1"),
+        "0.0",
+        NOW,
         effect=Effect.AT_MOST_ONCE,
-        key_ttl=None,
+        idempotency_key="cl_x",
         requested_digest="",
         effective_digest="",
-        claim_token=None,
-        claimed_by=None,
-        attempt_at=None,
-        lease_until=None,
         tries=1,
-        dispatched_at=None,
-        done_at=None,
-        outcome=None,
-        effect_possible=None,
         parked_at=NOW,
         parked_reason="timed out",
         duplicate_of=None if duplicate_of is None else ActionKey(duplicate_of),
-        codec_version=1,
-        decided_by=None,
-        decided_at=None,
-        failures=0,
-        sent_until=None,
-        asking=False,
-        in_progress=False,
-        settled_at=None,
-        told_step=None,
-        told_version=None,
-        compensator=None,
-        undoes=None,
-        undone_by=None,
-        reopened_at=None,
-        relayed=False,
-        now=NOW,
     )
 
 

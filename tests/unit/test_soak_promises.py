@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 
 from commitline.identity import ActionKey, Position, RunKey, action_key
-from commitline.ledger import Action, Approval, Effect
+from commitline.ledger import Action, Approval
 from commitline.ledger.relay import Queued, Waiting
 from commitline.testing.soak.counted import Counted, Violation
 from commitline.testing.soak.people import to_settle
@@ -26,6 +26,7 @@ from commitline.testing.soak.promises import (
     of_runs_undone,
     of_undos,
 )
+from commitline.tests.unit.rows import action_row
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("r/1")
@@ -34,52 +35,24 @@ OUTBOX = RunKey("outbox/1")
 
 def row(position: str = "0.0", *, run: RunKey = RUN, **other: Any) -> Action:
     """An action that happened, and that can be undone."""
-    key = action_key(run, Position(position))
-    made = Action(
-        key=key,
+    made = action_row(
+        run,
+        position,
+        NOON,
         tool="ship",
-        args="{}",
         status="done",
         result="null",
-        created_at=NOON,
-        run_key=run,
-        position=Position(position),
-        thread_id=None,
-        idempotency_key="k",
-        domain_key=None,
-        generation=1,
-        effect=Effect.IDEMPOTENT,
-        key_ttl=None,
-        requested_digest="r",
-        effective_digest="e",
-        claim_token=UUID(int=1),
-        claimed_by=key,
-        attempt_at=NOON,
-        lease_until=NOON,
-        tries=1,
-        dispatched_at=NOON,
-        done_at=NOON,
         outcome="ok",
         effect_possible=True,
-        parked_at=None,
-        parked_reason=None,
-        duplicate_of=None,
-        codec_version=1,
-        decided_by=None,
-        decided_at=None,
-        failures=0,
+        claim_token=UUID(int=1),
+        claimed_by=action_key(run, Position(position)),
+        attempt_at=NOON,
+        lease_until=NOON,
+        dispatched_at=NOON,
         sent_until=NOON,
-        asking=False,
-        in_progress=False,
-        settled_at=None,
-        told_step=None,
-        told_version=None,
+        tries=1,
+        done_at=NOON,
         compensator="unship",
-        undoes=None,
-        undone_by=None,
-        reopened_at=None,
-        relayed=False,
-        now=NOON,
     )
     return replace(made, **other)
 

@@ -12,6 +12,7 @@ import pytest
 from commitline.identity import ActionKey, Position, RunKey, action_key
 from commitline.ledger import Action, Effect
 from commitline.ledger.undo_rules import Fate, UndoState, due, report
+from commitline.tests.unit.rows import action_row
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -23,51 +24,25 @@ RUN = RunKey("r/1")
 def charge(position: str = "0.0", *, second: int = 0, **other: Any) -> Action:
     """A charge that happened, and that `refund` undoes."""
     at = NOON + second * SECOND
-    row = Action(
-        key=action_key(RUN, Position(position)),
-        tool="charge",
+    row = action_row(
+        RUN,
+        position,
+        NOON + 60 * SECOND,
         args='{"order_id":"4821"}',
         status="done",
         result='"receipt"',
+        outcome="ok",
+        effect_possible=True,
         created_at=at,
-        run_key=RUN,
-        position=Position(position),
-        thread_id=None,
-        idempotency_key="k",
-        domain_key=None,
-        generation=1,
-        effect=Effect.IDEMPOTENT,
-        key_ttl=None,
-        requested_digest="r",
-        effective_digest="e",
         claim_token=UUID(int=1),
         claimed_by=action_key(RUN, Position(position)),
         attempt_at=at,
         lease_until=at,
-        tries=1,
         dispatched_at=at,
-        done_at=at,
-        outcome="ok",
-        effect_possible=True,
-        parked_at=None,
-        parked_reason=None,
-        duplicate_of=None,
-        codec_version=1,
-        decided_by=None,
-        decided_at=None,
-        failures=0,
         sent_until=at,
-        asking=False,
-        in_progress=False,
-        settled_at=None,
-        told_step=None,
-        told_version=None,
+        tries=1,
+        done_at=at,
         compensator="refund",
-        undoes=None,
-        undone_by=None,
-        reopened_at=None,
-        relayed=False,
-        now=NOON + 60 * SECOND,
     )
     return replace(row, **other)
 
