@@ -359,12 +359,7 @@ class AnyRun:
         said = Decide(
             run_key, Position(position), approve, by, reason, None if args is None else dumps(args)
         )
-        try:
-            await self._workflow.execute_update(DECISION, pack(said), result_type=RawValue)
-        except WorkflowUpdateFailedError as err:
-            raise ended_badly(self.id, err.cause) from err
-        except RPCError as err:
-            raise refused(self.id, err) from err
+        await self._tell(DECISION, said)
 
     async def questions(self, *, only_waiting: bool = True) -> Sequence[Question]:
         """Return what the run's calls ask a person midway, longest waiting first; only reads.
@@ -412,12 +407,7 @@ class AnyRun:
             raise AnswerRefused(f"nothing was asked at {where} of the run {self.id!r}")
         await self._client.check_authorized(by, asked)
         said = Answered(run_key, asked.position, asked.number, by, text)
-        try:
-            await self._workflow.execute_update(ANSWERED, pack(said), result_type=RawValue)
-        except WorkflowUpdateFailedError as err:
-            raise ended_badly(self.id, err.cause) from err
-        except RPCError as err:
-            raise refused(self.id, err) from err
+        await self._tell(ANSWERED, said)
 
     async def status(self) -> RunStatus:
         """Return where the run is. Safe to repeat.
@@ -452,6 +442,20 @@ class AnyRun:
         """
         try:
             return await self._workflow.describe()
+        except RPCError as err:
+            raise refused(self.id, err) from err
+
+    async def _tell(self, update: str, said: Decide | Answered) -> None:
+        """Have the run take down what a person said.
+
+        Raises:
+            CommitlineError: What the run refuses it with.
+            RunNotFound: No run has this id, or it has ended.
+        """
+        try:
+            await self._workflow.execute_update(update, pack(said), result_type=RawValue)
+        except WorkflowUpdateFailedError as err:
+            raise ended_badly(self.id, err.cause) from err
         except RPCError as err:
             raise refused(self.id, err) from err
 

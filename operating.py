@@ -18,7 +18,7 @@ from .canonical import Json, dumps, parse
 from .client import AgentClient, RunHandle
 from .config import DevAddresses, Settings
 from .errors import AnswerRefused, ConfigurationError, RunNotFound, UnrepresentableValue
-from .identity import ActionKey, action_key_within
+from .identity import ActionKey, RunKey, action_key_within
 from .ledger import (
     Action,
     ActionLedger,
@@ -105,7 +105,7 @@ async def find_approvals(
     Raises:
         RunNotFound: The ledger knows no run of this id.
     """
-    run_key = None if run is None else (await _newest(ledger, run)).run_key
+    run_key = await _only_of(ledger, run)
     return await ledger.approvals.list(run_key, only_waiting=not all, limit=limit)
 
 
@@ -117,7 +117,7 @@ async def find_questions(
     Raises:
         RunNotFound: The ledger knows no run of this id.
     """
-    run_key = None if run is None else (await _newest(ledger, run)).run_key
+    run_key = await _only_of(ledger, run)
     return await ledger.questions.list(run_key, only_waiting=not all, limit=limit)
 
 
@@ -323,6 +323,11 @@ async def _record(ledger: ActionLedger, key: ActionKey) -> Action | Json | None:
         return found
     value = await ledger.get_value(key)
     return None if value is None else parse(value)
+
+
+async def _only_of(ledger: ActionLedger, run: str | None) -> RunKey | None:
+    """Return the key of the run that a list is narrowed to, if it is."""
+    return None if run is None else (await _newest(ledger, run)).run_key
 
 
 async def _newest(ledger: ActionLedger, id: str) -> Run:

@@ -33,7 +33,6 @@ from .agent import App
 from .guarded_call import as_failure
 from .heartbeat import beating
 from .limits import CallLimits
-from .origin import Origin
 from .relay_steps import (
     LOOK_AT,
     SCAN,
@@ -45,7 +44,7 @@ from .relay_steps import (
 )
 from .tool import Tool
 from .undo_steps import UndoStep
-from .undoing import UndoSteps, own_limits
+from .undoing import UndoSteps, own_limits, own_origin
 from .wire import pack, unpack
 
 log = structlog.get_logger("commitline")
@@ -60,7 +59,6 @@ _NOT_FOUND_AFTER: Final = timedelta(hours=1)
 lags, or another cluster, does not know it either."""
 _DAY: Final = 86_400.0
 _BETWEEN_TRIES: Final = 600.0
-_AN_ATTEMPT: Final = 300.0
 _PREFIX: Final = "WORKFLOW_EXECUTION_STATUS_"
 _AWAY: Final = (
     RPCStatusCode.UNAVAILABLE,
@@ -229,18 +227,7 @@ class Relay:
         resends = made.relay == "resend" or queued.why != "ask"
         only_asks = not sends or not resends or made.state is not None
         limits = self._limits(made)
-        origin = Origin(
-            found.run_key,
-            found.position,
-            found.requested_digest,
-            again=True,
-            attempt_seconds=limits.attempt_seconds,
-            node_seconds=limits.node_seconds,
-            thread_id=found.thread_id,
-            purpose="relay",
-            only_asks=only_asks,
-            tries=self._tries,
-        )
+        origin = replace(own_origin(found, limits, "relay"), only_asks=only_asks, tries=self._tries)
         what = "Find out what became of" if only_asks else "Call"
         summary = scrub(f"{what} {found.tool}: {found.args}", limit=150)
         return UndoStep(found.key, found.tool, found.args, limits, summary, origin)
@@ -248,7 +235,8 @@ class Relay:
     def _limits(self, made: Tool) -> CallLimits:
         """Return the deadlines of a call that nobody waits for, with time for all of its tries."""
         attempt = own_limits(made).attempt_seconds
-        tries = self._tries * ((attempt or _AN_ATTEMPT) + _BETWEEN_TRIES)
+        assert attempt is not None, "such a call has a deadline"
+        tries = self._tries * (attempt + _BETWEEN_TRIES)
         return CallLimits(attempt, max(_DAY, tries))
 
     # --- runs that are gone ---------------------------------------------------------------

@@ -17,11 +17,11 @@ from ..canonical import digest, dumps, parse, scrub
 from ..errors import ActionError, LedgerError
 from ..identity import ActionKey
 from ..ledger import Action, DueUndo, UndoLedger, UndoReport
-from ..ledger.actions import Effect
+from ..ledger.actions import Effect, Purpose
 from ..ledger.codec import error_text
 from .agent import App
 from .guarded_call import as_failure
-from .limits import UNSET, CallLimits, resolve
+from .limits import DEFAULTS, CallLimits, resolve
 from .origin import Origin
 from .tool import Tool
 from .undo_steps import (
@@ -140,17 +140,7 @@ class UndoSteps:
         if due.parked and asks and made.lookup is None:
             return UndoStep(found.key, found.tool, problem=f"it is parked: {found.parked_reason}")
         limits = own_limits(made)
-        origin = Origin(
-            found.run_key,
-            found.position,
-            found.requested_digest,
-            again=True,
-            attempt_seconds=limits.attempt_seconds,
-            node_seconds=limits.node_seconds,
-            thread_id=found.thread_id,
-            purpose="settle",
-            only_asks=asks,
-        )
+        origin = replace(own_origin(found, limits, "settle"), only_asks=asks)
         summary = scrub(f"Find out what became of {found.tool} at {found.position}", limit=150)
         return UndoStep(found.key, found.tool, found.args, limits, summary, origin)
 
@@ -171,15 +161,10 @@ class UndoSteps:
         if (begun is None or begun.dispatched_at is None) and (problem := _unfit(made, arguments)):
             return UndoStep(found.key, name, problem=problem)
         limits = own_limits(made)
-        origin = Origin(
-            found.run_key,
-            at,
-            requested,
-            again=True,
-            attempt_seconds=limits.attempt_seconds,
-            node_seconds=limits.node_seconds,
-            thread_id=found.thread_id,
-            purpose="undo",
+        origin = replace(
+            own_origin(found, limits, "undo"),
+            position=at,
+            requested_digest=requested,
             undoes=found.key,
         )
         summary = scrub(f"Undo {found.tool} at {found.position}: {name}", limit=150)
@@ -219,15 +204,28 @@ def _unfit(made: Tool, arguments: str) -> str:
     return ""
 
 
-def own_limits(made: Tool | None) -> CallLimits:
+def own_origin(found: Action, limits: CallLimits, purpose: Purpose) -> Origin:
+    """Return where a call about an action comes from that no agent asked for."""
+    return Origin(
+        found.run_key,
+        found.position,
+        found.requested_digest,
+        again=True,
+        attempt_seconds=limits.attempt_seconds,
+        node_seconds=limits.node_seconds,
+        thread_id=found.thread_id,
+        purpose=purpose,
+    )
+
+
+def own_limits(made: Tool) -> CallLimits:
     """Return the deadlines of a call that no agent asked for: the tool's own.
 
     Never none: an unwinding cannot be stopped, so it has to end by itself.
     """
-    tool, node = (made.tool_timeout, made.node_timeout) if made else (UNSET, UNSET)
     return CallLimits(
-        resolve("tool_timeout", tool) or resolve("tool_timeout", UNSET),
-        resolve("node_timeout", node) or resolve("node_timeout", UNSET),
+        resolve("tool_timeout", made.tool_timeout) or DEFAULTS["tool_timeout"],
+        resolve("node_timeout", made.node_timeout) or DEFAULTS["node_timeout"],
     )
 
 

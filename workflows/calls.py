@@ -20,13 +20,15 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.agent import ToolSpec
     from ..activities.answering import LOOK, Look, Looked
     from ..activities.limits import CallLimits, RunLimits
+    from ..activities.origin import Origin
     from ..activities.replies import Asked, Reply, Unrecorded
     from ..activities.run_activities import RECORD_OUTCOME, SETTLE_TIMED_OUT, SettleTimedOut
+    from ..activities.undo_steps import UndoStep
     from ..activities.wire import pack_text, unpack
     from ..canonical import digest, dumps, parse, scrub
     from ..identity import ActionKey, Position, action_key
     from ..ledger.actions import Effect
-    from .action_headers import surroundings, this_run
+    from .action_headers import Surroundings, surroundings, this_run
     from .carrying_out import ask_ledger, carry_out, see_through, stop_here_if_cancelled
     from .progress import CallProgress, CallState, Progress, summarise
     from .sub_agents import run_sub_agent
@@ -243,6 +245,33 @@ async def settled_reply(
         reply = unpack(Reply, settled)
         if reply.action_key is not None:
             return reply
+
+
+async def step_reply(
+    step: UndoStep, origin: Origin, *, heartbeat_seconds: float, afresh_at_most: int
+) -> Reply:
+    """Carry out a call that is not the plan's: of an undo, or of what the relay sees to.
+
+    Args:
+        step: The call.
+        origin: Its own; `UndoStep.origin`.
+        heartbeat_seconds: How soon a dead worker is noticed.
+        afresh_at_most: As for `settled_reply`.
+    """
+    surroundings.set(Surroundings(calls_tools=True, origin=origin))
+    try:
+        return await settled_reply(
+            step.tool,
+            pack_text(step.arguments),
+            at=origin.position,
+            key=action_key(origin.run_key, origin.position),
+            limits=step.limits,
+            heartbeat_seconds=heartbeat_seconds,
+            summary=step.summary,
+            afresh_at_most=afresh_at_most,
+        )
+    finally:
+        surroundings.set(Surroundings())
 
 
 def content_share() -> int:

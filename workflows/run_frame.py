@@ -76,10 +76,7 @@ class RunFrame:
         """
         said = unpack(Decide, raw)
         summary = scrub(f"{said.by} decides about {said.position}", limit=150)
-        try:
-            answer = await ask_ledger(DECIDE, said, summary)
-        except ActivityError as err:
-            raise run_failure(err) from err
+        answer = await _taken_down(DECIDE, said, summary)
         if self._calls is not None:
             self._calls.decided.add(said.position)
         return answer
@@ -92,10 +89,7 @@ class RunFrame:
         """
         said = unpack(Answered, raw)
         summary = scrub(f"{said.by} answers {said.position}", limit=150)
-        try:
-            number = await ask_ledger(ANSWER, said, summary)
-        except ActivityError as err:
-            raise run_failure(err) from err
+        number = await _taken_down(ANSWER, said, summary)
         if self._calls is not None:
             self._calls.answered.add((said.position, said.number))
         return number
@@ -198,6 +192,14 @@ def read_input(kind: type[T], raw: RawValue) -> T:
     if info.cron_schedule:
         raise failure(ScheduleUnsupported(f"{info.workflow_id} has a cron schedule"))
     return given
+
+
+async def _taken_down(activity: str, said: Decide | Answered, summary: str) -> RawValue:
+    """Have the ledger take down what a person said; return its answer."""
+    try:
+        return await ask_ledger(activity, said, summary)
+    except ActivityError as err:
+        raise run_failure(err) from err
 
 
 async def handlers_finished() -> None:

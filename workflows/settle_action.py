@@ -25,11 +25,10 @@ with workflow.unsafe.imports_passed_through():
         Settling,
     )
     from ..activities.undo_steps import UndoStep
-    from ..activities.wire import pack_text, raw_text, unpack
+    from ..activities.wire import raw_text, unpack
     from ..canonical import parse, scrub
-    from ..identity import ActionKey, action_key
-    from .action_headers import Surroundings, surroundings
-    from .calls import settled_reply, shown_state
+    from ..identity import ActionKey
+    from .calls import shown_state, step_reply
     from .carrying_out import ask_ledger, look
     from .progress import Progress
 
@@ -76,16 +75,8 @@ async def _call(step: UndoStep, heartbeat_seconds: float, progress: Progress) ->
         return step.problem
     shown = progress.begin(step.origin.position, step.summary)
     _show(progress)
-    surroundings.set(Surroundings(calls_tools=True, origin=step.origin))
-    reply = await settled_reply(
-        step.tool,
-        pack_text(step.arguments),
-        at=step.origin.position,
-        key=action_key(step.origin.run_key, step.origin.position),
-        limits=step.limits,
-        heartbeat_seconds=heartbeat_seconds,
-        summary=step.summary,
-        afresh_at_most=_AFRESH,
+    reply = await step_reply(
+        step, step.origin, heartbeat_seconds=heartbeat_seconds, afresh_at_most=_AFRESH
     )
     shown.state = shown_state(reply)
     if reply.action_key is None:

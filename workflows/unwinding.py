@@ -16,7 +16,6 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.replies import Reply
     from ..activities.undo_steps import (
         BEGIN_UNDO,
         FINISH_UNDO,
@@ -29,18 +28,20 @@ with workflow.unsafe.imports_passed_through():
         UndoPlan,
         UndoStep,
     )
-    from ..activities.wire import pack_text, unpack
+    from ..activities.wire import unpack
     from ..canonical import scrub
-    from ..identity import ActionKey, RunKey, action_key, split_action_key
+    from ..identity import ActionKey, RunKey, split_action_key
     from ..ledger.undo_rules import UndoReport
-    from .action_headers import Surroundings, surroundings
-    from .calls import settled_reply, shown_state
+    from .calls import shown_state, step_reply
     from .carrying_out import ask_ledger
     from .progress import Progress
 
 _CODE: Final = re.compile(r" \[CL[0-9]{3}\](?!.* \[CL[0-9]{3}\])", re.DOTALL)
 """The code of an error in its text, before its remedy: the last one."""
 _AFRESH_AT_MOST: Final = 60
+"""How often a call is started afresh that could not be dispatched. Nothing can stop an undo, so
+nothing may keep it for ever: what could not be begun for half an hour is passed by, and can be
+tried again."""
 _OTHERS_TRIES: Final = 5
 """How often another worker is looked for that has the tool; during a deploy there is one."""
 _BETWEEN_THEM: Final = timedelta(seconds=2)
@@ -108,33 +109,23 @@ class Unwinding:
             return
         shown = self._progress.begin(step.origin.position, step.summary)
         self._show(self._progress.state)
-        surroundings.set(Surroundings(calls_tools=True, origin=step.origin))
-        at = step.origin.position
-        reply: Reply | None = None
         try:
-            reply = await settled_reply(
-                step.tool,
-                pack_text(step.arguments),
-                at=at,
-                key=action_key(step.origin.run_key, at),
-                limits=step.limits,
+            reply = await step_reply(
+                step,
+                step.origin,
                 heartbeat_seconds=heartbeat_seconds,
-                summary=step.summary,
-                # Nothing can stop it, so nothing may keep it for ever: what could not be begun
-                # for half an hour is passed by, and can be tried again.
                 afresh_at_most=_AFRESH_AT_MOST,
             )
-            shown.state = shown_state(reply)
-            if step.origin.undoes is not None and reply.status == "ok":
-                self._show_undone(step.origin.undoes)
         except ActivityError as err:
             # It must not keep the others from being undone.
             self._pass(step, str(err.cause or err))
             shown.state = "error"
-        finally:
-            surroundings.set(Surroundings())
-        if reply is not None and reply.action_key is None:
-            self._pass(step, str(reply.content))
+        else:
+            shown.state = shown_state(reply)
+            if step.origin.undoes is not None and reply.status == "ok":
+                self._show_undone(step.origin.undoes)
+            if reply.action_key is None:
+                self._pass(step, str(reply.content))
         self._show(self._progress.state)
 
     def _show_undone(self, key: ActionKey) -> None:

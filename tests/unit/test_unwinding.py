@@ -13,7 +13,7 @@ from commitline.activities.origin import Origin
 from commitline.activities.replies import Reply
 from commitline.activities.undo_steps import UndoStep
 from commitline.identity import ActionKey, Position, RunKey
-from commitline.workflows import unwinding
+from commitline.workflows import calls, unwinding
 from commitline.workflows.progress import Progress
 
 RUN = RunKey("r/1")
@@ -28,7 +28,7 @@ async def test_what_cannot_be_begun_is_passed_by_in_the_end(
         given.update(options)
         return replies.node_timed_out()  # nothing was dispatched
 
-    monkeypatch.setattr(unwinding, "settled_reply", settled_reply)
+    monkeypatch.setattr(calls, "settled_reply", settled_reply)
     monkeypatch.setattr(workflow, "set_current_details", lambda details: None)
     made = unwinding.Unwinding(RUN, Progress(agent="", prompt=""))
     origin = Origin(RUN, Position("undo-0.0"), "d", purpose="undo", undoes=ActionKey("r/1:0.0"))
