@@ -203,8 +203,7 @@ def take_over(found: Action, *, can_ask: bool, only_asks: bool = False) -> Verdi
     """Judge a dispatched row whose attempt is over, by the row's effect, not by newer code."""
     if only_asks:
         return Verdict.ASK if can_ask else Verdict.PARK
-    life = key_life(found)
-    if found.effect is Effect.IDEMPOTENT and (life is None or life > timedelta()):
+    if found.effect is Effect.IDEMPOTENT and not key_forgotten(found):
         return Verdict.TAKE_OVER
     if found.effect is Effect.AT_MOST_ONCE:
         # Asking again about what the downstream system is at work on is no second effect.
@@ -217,6 +216,12 @@ def key_life(found: Action) -> timedelta | None:
     if found.key_ttl is None or found.dispatched_at is None:
         return None
     return found.key_ttl - (found.now - found.dispatched_at)
+
+
+def key_forgotten(found: Action) -> bool:
+    """Whether the downstream system has forgotten the key: sent again it would be a new call."""
+    life = key_life(found)
+    return life is not None and life <= timedelta()
 
 
 def settles_in(found: Action, request: ActionRequest) -> timedelta:

@@ -16,7 +16,7 @@ from ..errors import ReopenRefused
 from ..identity import ActionKey, RunKey
 from .actions import Action, Effect, Outcome, Run
 from .calls import Connection, LedgerCalls, execute, fetch
-from .claims import key_life
+from .claims import key_forgotten
 
 Why = Literal["send", "ask", "undo"]
 
@@ -234,7 +234,9 @@ class RelayLedger(LedgerCalls):
             async with connection.transaction():
                 row = await fetch(connection, "get_action", key=key)
                 found = None if row is None else Action.from_row(row)
-                run = found and await fetch(connection, "lock_run", run_key=found.run_key)
+                run = None
+                if found is not None:
+                    run = await fetch(connection, "lock_run", run_key=found.run_key)
                 reopened = _reopenable(key, found, run)
                 if reopened.parked:
                     row = await fetch(connection, "reopen", key=key)
@@ -279,7 +281,7 @@ class RelayLedger(LedgerCalls):
         ]
 
 
-def _reopenable(key: ActionKey, found: Action | None, run: Any) -> Action:
+def _reopenable(key: ActionKey, found: Action | None, run: Mapping[str, Any] | None) -> Action:
     if found is None:
         raise ReopenRefused(f"there is no action {key}")
     if found.status == "done":
@@ -292,10 +294,8 @@ def _reopenable(key: ActionKey, found: Action | None, run: Any) -> Action:
         raise ReopenRefused(f"the run of {key} was stopped: nothing of it is sent any more")
     if run["spec"] is None and run["parent_key"] is None and not found.relayed:
         raise ReopenRefused(f"{key} is of a workflow whose tools the relay does not have")
-    life = key_life(found)
-    sent = found.dispatched_at is not None
-    if sent and found.effect is Effect.AT_MOST_ONCE:
+    if found.dispatched_at is not None and found.effect is Effect.AT_MOST_ONCE:
         raise ReopenRefused(f"{key} may have happened, and {found.tool} must not be sent twice")
-    if sent and found.effect is Effect.IDEMPOTENT and life is not None and life <= timedelta():
+    if found.effect is Effect.IDEMPOTENT and key_forgotten(found):
         raise ReopenRefused(f"the downstream system has forgotten the key of {key} by now")
     return found

@@ -37,7 +37,7 @@ from ..identity import (
     undo_position,
 )
 from .actions import Action, Effect
-from .claims import key_life
+from .claims import key_forgotten
 
 Fate = Literal["undone", "stands", "unknown"]
 UndoState = Literal["nothing to undo", "compensated", "partly compensated"]
@@ -163,7 +163,8 @@ def _may_be_tried(row: Action, since: datetime | None) -> bool:
     if row.duplicate_of is not None or row.effect is Effect.AT_MOST_ONCE:
         return False
     tried = since is not None and row.parked_at is not None and row.parked_at >= since
-    return not (tried or row.leased or _forgotten(row))
+    forgotten = row.effect is Effect.IDEMPOTENT and key_forgotten(row)
+    return not (tried or row.leased or forgotten)
 
 
 def _takes_back(row: Action) -> bool:
@@ -176,11 +177,6 @@ def _takes_back(row: Action) -> bool:
         and row.dispatched_at is not None
         and row.effect_possible is not False
     )
-
-
-def _forgotten(row: Action) -> bool:
-    life = key_life(row)
-    return row.effect is Effect.IDEMPOTENT and life is not None and life.total_seconds() <= 0
 
 
 def _order(row: Action) -> Any:
