@@ -17,13 +17,11 @@ from commitline.ledger import ActionLedger, ledger_pool
 from commitline.ledger.pool import Pool
 
 _TABLES = (
-    "agent_relay",
     "agent_messages",
     "agent_requests",
     "agent_values",
     "agent_states",
     "agent_approvals",
-    "agent_relay",
     "agent_questions",
     "agent_threads",
     "agent_completions",

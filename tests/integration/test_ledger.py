@@ -7,12 +7,10 @@ others wait for it, and only then lets go. A deadlock would not be resolved (see
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import pytest
@@ -40,6 +38,7 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.integration.database import holding, sql, until_blocked
 
 T = TypeVar("T")
 
@@ -93,12 +92,6 @@ async def runs(ledger: ActionLedger) -> None:
             input_digest="input",
             attempt_at=NOON,
         )
-
-
-async def sql(pool: Pool, statement: LiteralString, **parameters: Any) -> list[Mapping[str, Any]]:
-    async with pool.connection() as connection:
-        cursor = await connection.execute(statement, parameters)
-        return [] if cursor.description is None else [dict(row) for row in await cursor.fetchall()]
 
 
 async def dispatched(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> Dispatched:
@@ -1077,30 +1070,6 @@ async def test_actions_and_runs_are_listed(ledger: ActionLedger) -> None:
 # --- races -------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def holding(pool: Pool, statement: LiteralString, **parameters: Any) -> AsyncIterator[None]:
-    """A session of the test's own that holds the locks of a statement, uncommitted."""
-    async with pool.connection() as connection, connection.transaction():
-        await connection.execute(statement, parameters)
-        yield
-
-
-async def until_blocked(pool: Pool, sessions: int) -> None:
-    """Return when Postgres shows that so many sessions of this database wait for a lock."""
-    deadline = time.monotonic() + 60
-    found = -1
-    while time.monotonic() < deadline:
-        (count,) = await sql(
-            pool,
-            "select count(*) from pg_stat_activity "
-            "where datname = current_database() and wait_event_type = 'Lock'",
-        )
-        if (found := count["count"]) == sessions:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{found} sessions wait for a lock, not {sessions}")
-
-
 async def outcomes(works: list[Awaitable[T]]) -> list[T | BaseException]:
     return await asyncio.gather(*works, return_exceptions=True)
 
@@ -1231,7 +1200,7 @@ async def test_a_claim_that_a_release_waits_for_is_busy_and_has_the_key_afterwar
 async def test_a_claim_waits_for_a_stop_that_is_about_to_commit_and_then_does_nothing(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    async with holding(pool, "update agent_runs set state = 'stopping'"):
+    async with holding(pool, "update agent_runs set state = 'stopping'", commits=True):
         claim = asyncio.create_task(outcomes([ledger.claim(action(), attempt())]))
         await until_blocked(pool, 1)
 

@@ -6,12 +6,10 @@ On a real Postgres. Time is not waited for: what has to be over is set back on t
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, LiteralString
+from typing import Any
 from uuid import uuid4
 
 import psycopg
@@ -45,6 +43,7 @@ from commitline.ledger import (
 )
 from commitline.ledger.pool import Pool
 from commitline.testing.proxy import TcpProxy
+from commitline.tests.integration.database import holding, sql, until_blocked
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN_A = RunKey("support-4821/e1")
@@ -114,12 +113,6 @@ async def stop(ledger: ActionLedger, run: RunKey = RUN_A, reason: str = "ada sto
     )
 
 
-async def sql(pool: Pool, statement: LiteralString, **parameters: Any) -> list[Mapping[str, Any]]:
-    async with pool.connection() as connection:
-        cursor = await connection.execute(statement, parameters)
-        return [] if cursor.description is None else [dict(row) for row in await cursor.fetchall()]
-
-
 async def dispatched(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> Dispatched:
     claim = await ledger.claim(request, by)
     assert isinstance(claim, Dispatched)
@@ -158,30 +151,6 @@ async def all_sent(pool: Pool, *, ago: timedelta = HOUR) -> None:
 async def age(pool: Pool, by: timedelta) -> None:
     """Let the first dispatch be so long ago."""
     await sql(pool, "update agent_actions set dispatched_at = clock_timestamp() - %(by)s", by=by)
-
-
-@asynccontextmanager
-async def holding(pool: Pool, statement: LiteralString, **parameters: Any) -> AsyncIterator[None]:
-    """A session of the test's own that holds the locks of a statement, and takes it back."""
-    async with pool.connection() as connection, connection.transaction(force_rollback=True):
-        await connection.execute(statement, parameters)
-        yield
-
-
-async def until_blocked(pool: Pool, sessions: int) -> None:
-    """Return when Postgres shows that so many sessions of this database wait for a lock."""
-    deadline = time.monotonic() + 60
-    found = -1
-    while time.monotonic() < deadline:
-        (count,) = await sql(
-            pool,
-            "select count(*) from pg_stat_activity "
-            "where datname = current_database() and wait_event_type = 'Lock'",
-        )
-        if (found := count["count"]) == sessions:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{found} sessions wait for a lock, not {sessions}")
 
 
 # --- asking ------------------------------------------------------------------------------

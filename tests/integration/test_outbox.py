@@ -48,6 +48,7 @@ from commitline.ledger import (
     intend,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.integration.database import until_blocked
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 RUN = RunKey("support/1")
@@ -490,19 +491,6 @@ async def test_those_of_one_order_are_queued_in_the_order_of_their_commits(
         b = await waiting
 
     assert await queue(pool) == [a, c, b]
-
-
-async def until_blocked(pool: Pool) -> None:
-    """Return when Postgres shows that a session of this database waits for a lock."""
-    async with pool.connection() as connection, asyncio.timeout(10):
-        while True:
-            cursor = await connection.execute(
-                "select 1 from pg_stat_activity "
-                "where datname = current_database() and wait_event_type = 'Lock'"
-            )
-            if await cursor.fetchone() is not None:
-                return
-            await asyncio.sleep(0.01)
 
 
 # --- what is refused ----------------------------------------------------------------------

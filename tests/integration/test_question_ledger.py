@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import LiteralString
 from uuid import uuid4
 
 import psycopg
@@ -26,6 +25,7 @@ from commitline.ledger import (
     QuestionRequest,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.integration.database import sql
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN_A = RunKey("support-1/e1")
@@ -77,11 +77,6 @@ async def called(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> D
     claim = await ledger.claim(request, by)
     assert isinstance(claim, Dispatched)
     return claim
-
-
-async def sql(pool: Pool, statement: LiteralString) -> None:
-    async with pool.connection() as connection:
-        await connection.execute(statement)
 
 
 async def expire(pool: Pool) -> None:

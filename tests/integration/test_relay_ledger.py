@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
 from uuid import uuid4
@@ -36,6 +34,7 @@ from commitline.ledger import (
     Waiting,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.integration.database import holding, sql, until_blocked
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("support-4821/6ba7b810-9dad-11d1-80b4-00c04fd430c8")
@@ -76,12 +75,6 @@ def request(
 def attempt(second: int = 0, *, lease: timedelta = OVER, scheduled: int | None = None) -> Attempt:
     at = None if scheduled is None else NOON + timedelta(seconds=scheduled)
     return Attempt(NOON + timedelta(seconds=second), uuid4(), lease, scheduled_at=at)
-
-
-async def sql(pool: Pool, statement: LiteralString, **given: Any) -> list[Mapping[str, Any]]:
-    async with pool.connection() as connection:
-        cursor = await connection.execute(statement, given)
-        return [] if cursor.description is None else [dict(row) for row in await cursor.fetchall()]
 
 
 async def dispatched(
@@ -147,29 +140,6 @@ async def due_in(pool: Pool, key: ActionKey) -> float | None:
 
 async def is_queued(ledger: ActionLedger, key: ActionKey) -> bool:
     return await ledger.relay.queued(key) is not None
-
-
-@asynccontextmanager
-async def holding(pool: Pool, statement: LiteralString, **given: Any) -> AsyncIterator[None]:
-    """A session of the test's own that holds the locks of a statement, uncommitted."""
-    async with pool.connection() as connection, connection.transaction():
-        await connection.execute(statement, given)
-        yield
-
-
-async def until_blocked(pool: Pool, sessions: int) -> None:
-    """Return when Postgres shows that so many sessions, or more, wait for a lock."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        (found,) = await sql(
-            pool,
-            "select count(*) from pg_stat_activity "
-            "where datname = current_database() and wait_event_type = 'Lock'",
-        )
-        if found["count"] >= sessions:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("so many sessions never waited")
 
 
 # --- the queue -----------------------------------------------------------------------------

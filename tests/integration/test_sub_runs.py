@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -25,6 +24,7 @@ from commitline.ledger import (
     SubRunLedger,
 )
 from commitline.ledger.pool import Connection, Pool
+from commitline.tests.integration.database import until_blocked
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TOP = RunKey("support/e1")
@@ -230,21 +230,6 @@ async def test_a_stop_is_one_of_all_below_and_of_nothing_above(
     assert refused.value.stopping
     with pytest.raises(SubAgentClosed, match="enough"):
         await give(sub_runs, second=9)
-
-
-async def until_blocked(pool: Pool) -> None:
-    """Return when Postgres shows that a session of this database waits for a lock."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        async with pool.connection() as connection:
-            cursor = await connection.execute(
-                "select from pg_stat_activity "
-                "where datname = current_database() and wait_event_type = 'Lock'"
-            )
-            if cursor.rowcount:
-                return
-        await asyncio.sleep(0.01)
-    raise AssertionError("nobody waits for a lock")
 
 
 @asynccontextmanager

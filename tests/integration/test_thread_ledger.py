@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, LiteralString, TypeVar, cast
@@ -54,6 +53,7 @@ from commitline.ledger import (
 )
 from commitline.ledger.pool import Pool
 from commitline.testing.proxy import TcpProxy
+from commitline.tests.integration.database import holding, sql, until_blocked
 
 T = TypeVar("T")
 
@@ -248,12 +248,6 @@ async def texts(threads: ThreadLedger, thread_id: str = THREAD) -> list[str]:
     return found
 
 
-async def sql(pool: Pool, statement: LiteralString, **parameters: Any) -> list[Mapping[str, Any]]:
-    async with pool.connection() as connection:
-        cursor = await connection.execute(statement, parameters)
-        return [] if cursor.description is None else [dict(row) for row in await cursor.fetchall()]
-
-
 async def everything(pool: Pool, *tables: str) -> dict[str, list[str]]:
     """All rows of these tables; of all that conversations touch, if none is named."""
     found = {}
@@ -263,14 +257,6 @@ async def everything(pool: Pool, *tables: str) -> dict[str, list[str]]:
             cursor = await connection.execute(query.format(statements.Identifier(table)))
             found[table] = sorted(row["row"] for row in await cursor.fetchall())
     return found
-
-
-@asynccontextmanager
-async def holding(pool: Pool, statement: LiteralString, **parameters: Any) -> AsyncIterator[None]:
-    """A session of the test's own that holds the locks of a statement, and takes it back."""
-    async with pool.connection() as connection, connection.transaction(force_rollback=True):
-        await connection.execute(statement, parameters)
-        yield
 
 
 def holding_thread(pool: Pool) -> Any:
@@ -285,22 +271,6 @@ def holding_run(pool: Pool, run: RunKey) -> Any:
 
 def holding_action(pool: Pool, key: ActionKey) -> Any:
     return holding(pool, "select from agent_actions where key = %(key)s for update", key=key)
-
-
-async def until_blocked(pool: Pool, sessions: int) -> None:
-    """Return when Postgres shows that so many sessions of this database wait for a lock."""
-    deadline = time.monotonic() + 60
-    found = -1
-    while time.monotonic() < deadline:
-        (count,) = await sql(
-            pool,
-            "select count(*) from pg_stat_activity "
-            "where datname = current_database() and wait_event_type = 'Lock'",
-        )
-        if (found := count["count"]) == sessions:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{found} sessions wait for a lock, not {sessions}")
 
 
 async def until_blocked_or_done(pool: Pool, sessions: int, work: asyncio.Future[Any]) -> None:

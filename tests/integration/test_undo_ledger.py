@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
@@ -36,6 +35,7 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.integration.database import blocked, holding, sql, until_blocked
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("support-4821/e1")
@@ -141,12 +141,6 @@ async def get(ledger: ActionLedger, request: ActionRequest) -> Action:
     found = await ledger.get(request.key)
     assert found is not None
     return found
-
-
-async def sql(pool: Pool, statement: LiteralString, **parameters: Any) -> list[Mapping[str, Any]]:
-    async with pool.connection() as connection:
-        cursor = await connection.execute(statement, parameters)
-        return [] if cursor.description is None else [dict(row) for row in await cursor.fetchall()]
 
 
 async def queued(pool: Pool) -> list[tuple[str, str, str]]:
@@ -718,35 +712,12 @@ async def test_what_never_happened_or_stands_in_a_run_that_was_not_undone_is_not
     assert await queued(pool) == []
 
 
-@asynccontextmanager
-async def holding(pool: Pool, statement: LiteralString) -> AsyncIterator[None]:
-    async with pool.connection() as connection, connection.transaction():
-        await connection.execute(statement)
-        yield
-
-
-async def until_blocked(pool: Pool, sessions: int) -> None:
-    deadline = time.monotonic() + 20
-    while await blocked(pool) != sessions:
-        assert time.monotonic() < deadline, f"not {sessions} sessions wait for a lock"
-        await asyncio.sleep(0.01)
-
-
 async def until_blocked_or_done(pool: Pool, tasks: Collection[asyncio.Task[Any]]) -> None:
     """Not every one of these waits for every lock."""
     deadline = time.monotonic() + 20
     while await blocked(pool) < sum(not task.done() for task in tasks):
         assert time.monotonic() < deadline, "it neither waits nor ends"
         await asyncio.sleep(0.01)
-
-
-async def blocked(pool: Pool) -> int:
-    (found,) = await sql(
-        pool,
-        "select count(*) from pg_stat_activity "
-        "where datname = current_database() and wait_event_type = 'Lock'",
-    )
-    return int(found["count"])
 
 
 LOCK_RUN: LiteralString = "select from agent_runs where run_key = 'support-4821/e1' for update"

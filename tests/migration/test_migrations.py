@@ -196,7 +196,8 @@ async def until_blocked(url: str, sessions: int) -> None:
         ((found,),) = ask(
             url,
             "select count(*) from pg_stat_activity "
-            "where datname = current_database() and wait_event_type = 'Lock'",
+            "where datname = current_database() and wait_event_type = 'Lock' "
+            "and backend_type = 'client backend'",
         )
         if found == sessions:
             return

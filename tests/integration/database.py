@@ -1,0 +1,55 @@
+"""A database as its tests look at it: what is in it, who holds a lock, who waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, LiteralString
+
+from commitline.ledger.pool import Pool
+
+_PATIENCE_SECONDS: Final = 60.0
+
+
+async def sql(pool: Pool, statement: LiteralString, **given: Any) -> list[Mapping[str, Any]]:
+    """Run a statement; return its rows, if it has any."""
+    async with pool.connection() as connection:
+        cursor = await connection.execute(statement, given)
+        return [] if cursor.description is None else [dict(row) for row in await cursor.fetchall()]
+
+
+@asynccontextmanager
+async def holding(
+    pool: Pool, statement: LiteralString, *, commits: bool = False, **given: Any
+) -> AsyncIterator[None]:
+    """Hold the locks of a statement in a session of its own; then commit it, or take it back."""
+    async with (
+        pool.connection() as connection,
+        connection.transaction(force_rollback=not commits),
+    ):
+        await connection.execute(statement, given)
+        yield
+
+
+async def blocked(pool: Pool) -> int:
+    """How many clients of this database wait for a lock.
+
+    Clients alone: what the server runs itself, such as autovacuum, comes and goes as it pleases.
+    """
+    (found,) = await sql(
+        pool,
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and wait_event_type = 'Lock' "
+        "and backend_type = 'client backend'",
+    )
+    return int(found["count"])
+
+
+async def until_blocked(pool: Pool, sessions: int = 1) -> None:
+    """Return when so many clients, or more, wait for a lock."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (found := await blocked(pool)) < sessions:
+        assert time.monotonic() < deadline, f"{found} sessions wait for a lock, not {sessions}"
+        await asyncio.sleep(0.01)
