@@ -42,6 +42,8 @@ MESSAGE: Final = "message"
 
 _UNDO_UNOPENED: Final = "undo-unopened"
 """The patch by which a run is undone that cannot be opened again."""
+_KNOWN_REQUESTS: Final = "known-requests"
+"""The patch by which a request that an execution was given counts once where it comes again."""
 _FIRST_REQUEST: Final = timedelta(seconds=30)
 """How long a run that was started for a request waits for it; it comes with the start."""
 
@@ -194,11 +196,22 @@ class AgentRun(RunFrame):
         opened = raw_text(await ask_ledger(OPEN_RUN, request, summary))
         turns = Turns.opened(opened, given, self._progress)
         if given.carried is not None:
-            self._task = given.carried.task
-            self._inbox = [*given.carried.inbox, *self._inbox]
+            self._take_up(given.carried)
         elif given.request_id is not None and given.request_id not in self._inbox:
             self._inbox.insert(0, given.request_id)
         return turns
+
+    def _take_up(self, carried: Carried) -> None:
+        """Go on with the requests that the last execution had, and then those that came since.
+
+        Whoever waited there for an answer has said it again here, perhaps before this was opened.
+        """
+        came = self._inbox
+        self._task, self._inbox = carried.task, list(carried.inbox)
+        known = self._known()
+        self._inbox += [
+            one for one in came if one not in known or not workflow.patched(_KNOWN_REQUESTS)
+        ]
 
     def _continue_as_new(self, given: RunInput) -> None:
         turns = self._turns

@@ -8,14 +8,18 @@ import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
+from psycopg import AsyncConnection
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import WorkflowHandle
 
 from commitline import Agent, App, Effect, Tool, tool
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
+from commitline.activities.turns import CALL_MODEL
 from commitline.client import AgentClient
 from commitline.errors import (
     ConversationTooLarge,
@@ -26,7 +30,7 @@ from commitline.errors import (
 from commitline.identity import thread_workflow
 from commitline.thread_client import MAX_TEXT
 
-from .bench import Bench, fresh_id
+from .bench import Bench, eventually, fresh_id
 
 T = TypeVar("T")
 
@@ -497,6 +501,57 @@ async def test_requests_are_neither_lost_nor_doubled_over_a_continue_as_new(
     assert (said[0], sorted(said[1:])) == ("much", ["second", "third"])
     assert [one.step for one in messages if one.role == "assistant"] == list(range(FETCHING + 3))
     assert (model.calls, CALLED["fetch"]) == (FETCHING + 3, 3 * FETCHING)
+
+
+_OPENING_WAITS = """
+create function wait_for_the_test() returns trigger language plpgsql as $$
+begin perform pg_advisory_xact_lock(1); return new; end $$;
+create trigger opening before insert on agent_runs
+    for each row execute function wait_for_the_test();
+"""
+
+
+async def test_a_request_that_comes_while_the_next_execution_opens_is_answered_once(
+    bench: Bench, signals: Signals
+) -> None:
+    """Who waits says it again to the next execution, which has it already."""
+    thread = fresh_id("thread")
+
+    def answer(request: ModelRequest) -> Completion:
+        if sum(one.role == "assistant" for one in request.messages) == 1:
+            signals.began.set()
+            signals.release.wait(SOON)
+        return fetching_first(request)
+
+    async def both_came(handle: WorkflowHandle[Any, Any]) -> bool:
+        history = await handle.fetch_history()
+        kinds = [event.event_type for event in history.events]
+        first = history.events[0].workflow_execution_started_event_attributes
+        goes_on = bool(first.continued_execution_run_id)
+        return goes_on and kinds.count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED) == 2
+
+    app, model = app_of(answer, fetch)
+    async with bench.serving(app) as client:
+        first = asyncio.create_task(client.send(thread, "much", agent="agent", request_id="r1"))
+        await seen(signals.began)
+        second = asyncio.create_task(client.send(thread, "more", request_id="r2"))
+        run = client.thread(thread).run
+        async with await AsyncConnection.connect(bench.settings.database_url) as lock:
+            await lock.execute(_OPENING_WAITS)
+            await lock.commit()
+            await lock.execute("select pg_advisory_xact_lock(1)")
+            signals.release.set()
+            await eventually(lambda: both_came(bench.temporal.get_workflow_handle(run.id)))
+        replies = await within(asyncio.gather(first, second))
+        result = await within(run.result())
+        events = (await bench.history(run.id)).events
+
+    scheduled = [event.activity_task_scheduled_event_attributes for event in events]
+    asked_for = [one.activity_id for one in scheduled if one.activity_type.name == CALL_MODEL]
+    assert [reply.output for reply in replies] == ["1: much", "2: more"]
+    assert result == replies[1]
+    assert len(asked_for) == len(set(asked_for))
+    assert (model.calls, CALLED["fetch"]) == (FETCHING + 2, 3 * FETCHING)
 
 
 async def test_a_start_is_joined_after_its_run_continued_as_new(
