@@ -86,6 +86,9 @@ class Settings(BaseModel):
     """Postgres for announcements (LISTEN), past a pooler in transaction mode. By default the
     ledger's own."""
     max_concurrent_activities: int = Field(default=100, ge=1)
+    build_id: str = ""
+    """Names this build of the worker in Temporal's history, as a commit's hash does. By default
+    the SDK hashes the bytecode of all that is loaded, which takes a quarter of a second."""
     metrics_address: str = ""
     """Where a worker serves its metrics for Prometheus, as ``host:port``; empty is nowhere."""
 

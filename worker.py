@@ -154,6 +154,7 @@ async def app_worker(
             workflow_runner=workflow_runner(),
             max_cached_workflows=max_cached_workflows,
             max_concurrent_activities=settings.max_concurrent_activities,
+            build_id=settings.build_id or None,
             graceful_shutdown_timeout=settings.grace,
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         )

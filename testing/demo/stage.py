@@ -102,6 +102,7 @@ async def play(scenario: Scenario, temporal: Client, stack: DevStack, folder: Pa
             "COMMITLINE_DATABASE_URL": settings.database_url,
             "COMMITLINE_TASK_QUEUE": settings.task_queue,
             "COMMITLINE_HEARTBEAT_SECONDS": "1",
+            "COMMITLINE_BUILD_ID": "demo",
             "SHOP_PROVIDER_URL": provider.url,
         }
         under_way = Play(

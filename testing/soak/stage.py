@@ -169,6 +169,7 @@ def run_soak(
                 "COMMITLINE_DATABASE_URL": proxy.url(settings.database_url),
                 "COMMITLINE_TASK_QUEUE": settings.task_queue,
                 "COMMITLINE_HEARTBEAT_SECONDS": "1",
+                "COMMITLINE_BUILD_ID": "soak",
                 "COMMITLINE_STATEMENT_SECONDS": "2",
                 "COMMITLINE_GRACE_SECONDS": "2",
                 "COMMITLINE_RELAY_SECONDS": str(RELAY_SECONDS),

@@ -119,6 +119,7 @@ class Scene:
             "COMMITLINE_DATABASE_URL": self.settings.database_url,
             "COMMITLINE_TASK_QUEUE": self.settings.task_queue,
             "COMMITLINE_HEARTBEAT_SECONDS": "1",
+            "COMMITLINE_BUILD_ID": "scene",  # hashing all code would be half of a worker's work
             # Schedules outlive their scenes, and there are hundreds: who needs one asks for it.
             "COMMITLINE_RELAY_SECONDS": "0",
             "SHOP_PROVIDER_URL": self.provider.url,

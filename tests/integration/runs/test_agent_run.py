@@ -38,6 +38,19 @@ async def test_a_plain_answer_is_a_run_of_one_step_without_actions(bench: Bench)
     assert ran.actions == []
 
 
+async def test_history_names_the_build_of_the_worker(bench: Bench) -> None:
+    named = Bench(bench.temporal, bench.settings.model_copy(update={"build_id": "5888c44"}))
+
+    ran = await named.run(one_agent([], [say("Hello.")]))
+
+    tasks = [
+        event.workflow_task_completed_event_attributes
+        for event in (await bench.history(ran.id)).events
+        if event.HasField("workflow_task_completed_event_attributes")
+    ]
+    assert {task.worker_version.build_id for task in tasks} == {"5888c44"}
+
+
 async def test_a_message_with_three_calls_runs_each_once_and_answers_in_order(
     bench: Bench, provider: ProviderProcess
 ) -> None:
