@@ -4,7 +4,10 @@
 PYTHON ?= $(shell command -v python3.11 || echo python3)
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable
+# Python compiles what it imports when it first does; most of what is installed it never does.
+INSTALL = $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --editable
+
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
