@@ -109,8 +109,8 @@ class TemporalServer:
 
     def _environment(self) -> dict[str, str]:
         # A server for tests is short-lived: fewer collections of its garbage (Go's default is
-        # GOGC=100) spare it a tenth of its processor time, for memory.
-        for_tests = {} if self._persistent else {"GOGC": "300"}
+        # GOGC=100) spare it a tenth of its processor time, for memory, up to a limit.
+        for_tests = {} if self._persistent else {"GOGC": "300", "GOMEMLIMIT": "1GiB"}
         return {**for_tests, **_clean_environment()}
 
     def _wait_until_ready(self, binary: str, address: str) -> None:
