@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from urllib.parse import urlsplit
 
 import certifi
@@ -15,6 +16,7 @@ from psycopg import sql
 from commitline.devstack import DevStack
 from commitline.ledger import ActionLedger, ledger_pool
 from commitline.ledger.pool import Pool
+from commitline.tests.integration.properties import RunTheLoop
 
 _TABLES = (
     "agent_messages",
@@ -71,6 +73,31 @@ async def pool(ledger_database_url: str) -> AsyncIterator[Pool]:
             for table in _TABLES:
                 await connection.execute(sql.SQL("delete from {}").format(sql.Identifier(table)))
         yield pool
+
+
+@pytest.fixture
+def run_the_loop() -> Iterator[RunTheLoop]:
+    """Run coroutines on one event loop, from example to example."""
+    with asyncio.Runner() as runner:
+
+        async def wait(work: Awaitable[None]) -> None:
+            await work
+
+        yield lambda work: runner.run(wait(work))
+
+
+@pytest.fixture
+def open_pool(run_the_loop: RunTheLoop, ledger_database_url: str) -> Iterator[Pool]:
+    """An open pool on that loop."""
+    pool: list[Pool] = []
+
+    async def enter() -> None:
+        pool.append(ledger_pool(ledger_database_url, size=12))
+        await pool[0].open()
+
+    run_the_loop(enter())
+    yield pool[0]
+    run_the_loop(pool[0].close())
 
 
 @pytest_asyncio.fixture

@@ -10,10 +10,9 @@ it can be asked.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -22,7 +21,7 @@ from typing import Any, Final, LiteralString, TypeAlias
 from uuid import UUID, uuid4
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from commitline.canonical import Json, canonical, digest, dumps, parse
@@ -44,16 +43,15 @@ from commitline.ledger import (
     Effect,
     Outcome,
     Parked,
-    ledger_pool,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.integration.properties import RunTheLoop, examples
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EXAMPLES: Final = count()
 RECORDS: Final = count()
 HOUR: Final = timedelta(hours=1)
 NEVER: Final = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
-RUN_THE_LOOP: TypeAlias = Callable[[Awaitable[None]], None]
 
 PLAN: Final[tuple[tuple[str, str, str, str, Effect, str | None, timedelta | None], ...]] = (
     ("a", "0.0", "charge", '{"cents":4900}', Effect.IDEMPOTENT, "charge", None),
@@ -606,47 +604,10 @@ class World:
             assert unreleased == ({holder} if holder else set())
 
 
-@pytest.fixture
-def run_the_loop() -> Iterator[RUN_THE_LOOP]:
-    """Run coroutines on one event loop, from example to example."""
-    with asyncio.Runner() as runner:
-
-        async def wait(work: Awaitable[None]) -> None:
-            await work
-
-        yield lambda work: runner.run(wait(work))
-
-
-@pytest.fixture
-def open_pool(run_the_loop: RUN_THE_LOOP, ledger_database_url: str) -> Iterator[Pool]:
-    """An open pool on that loop."""
-    pool: list[Pool] = []
-
-    async def enter() -> None:
-        pool.append(ledger_pool(ledger_database_url, size=3))
-        await pool[0].open()
-
-    run_the_loop(enter())
-    yield pool[0]
-    run_the_loop(pool[0].close())
-
-
-def examples(number: int) -> settings:
-    """The same examples every time: a red build stays red until it is mended."""
-    return settings(
-        max_examples=number,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],  # shrinking takes minutes on a real database
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )
-
-
 @examples(80)
 @given(plan=plans)
 def test_in_any_order_of_claims_crashes_and_records_the_promises_hold(
-    open_pool: Pool, run_the_loop: RUN_THE_LOOP, plan: Plan
+    open_pool: Pool, run_the_loop: RunTheLoop, plan: Plan
 ) -> None:
     async def play() -> None:
         world = World(ActionLedger(open_pool), open_pool, f"run-{next(EXAMPLES)}")
@@ -674,7 +635,7 @@ trees = st.recursive(
 @examples(100)
 @given(args=trees, result=trees)
 def test_arguments_and_results_come_back_exactly(
-    open_pool: Pool, run_the_loop: RUN_THE_LOOP, args: Json, result: Json
+    open_pool: Pool, run_the_loop: RunTheLoop, args: Json, result: Json
 ) -> None:
     async def play() -> None:
         ledger = ActionLedger(open_pool)

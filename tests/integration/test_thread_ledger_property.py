@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from random import Random
-from typing import Any, Final, LiteralString, TypeAlias
+from typing import Any, Final, LiteralString
 from uuid import uuid4
 
 import pytest
-from hypothesis import HealthCheck, Phase, event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from commitline.canonical import digest, dumps, parse
@@ -43,15 +43,14 @@ from commitline.ledger import (
     Outcome,
     ThreadLedger,
     Turn,
-    ledger_pool,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.integration.properties import RunTheLoop, examples
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 EXAMPLES: Final = count()
 TEXTS: Final = count()
-RUN_THE_LOOP: TypeAlias = Callable[[Awaitable[None]], None]
 NAMES: Final = ("a", "b", "c")
 
 OPERATIONS: Final = [
@@ -376,47 +375,10 @@ def check_versions(rows: list[dict[str, Any]], version: int, forks: int) -> None
     assert all(found == list(range(len(found))) for found in ordinals.values())
 
 
-@pytest.fixture
-def run_the_loop() -> Iterator[RUN_THE_LOOP]:
-    """Run coroutines on one event loop, from example to example."""
-    with asyncio.Runner() as runner:
-
-        async def wait(work: Awaitable[None]) -> None:
-            await work
-
-        yield lambda work: runner.run(wait(work))
-
-
-@pytest.fixture
-def open_pool(run_the_loop: RUN_THE_LOOP, ledger_database_url: str) -> Iterator[Pool]:
-    """An open pool on that loop."""
-    pool: list[Pool] = []
-
-    async def enter() -> None:
-        pool.append(ledger_pool(ledger_database_url, size=12))
-        await pool[0].open()
-
-    run_the_loop(enter())
-    yield pool[0]
-    run_the_loop(pool[0].close())
-
-
-def examples(number: int) -> settings:
-    """The same examples every time: a red build stays red until it is mended."""
-    return settings(
-        max_examples=number,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=[Phase.generate],  # shrinking takes minutes on a real database
-        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )
-
-
 @examples(40)
 @given(plan=plans)
 def test_in_any_order_of_commits_requests_and_forks_the_promises_hold(
-    open_pool: Pool, run_the_loop: RUN_THE_LOOP, plan: list[tuple[str, int, int]]
+    open_pool: Pool, run_the_loop: RunTheLoop, plan: list[tuple[str, int, int]]
 ) -> None:
     async def play() -> None:
         ledger = ActionLedger(open_pool)
@@ -623,7 +585,7 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_done_at_once_keeps_the_promises_and_nobody_waits_for_ever(
-    open_pool: Pool, run_the_loop: RUN_THE_LOOP, seed: int
+    open_pool: Pool, run_the_loop: RunTheLoop, seed: int
 ) -> None:
     async def play() -> None:
         ledger = ActionLedger(open_pool, statement_seconds=20)

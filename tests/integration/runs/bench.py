@@ -23,7 +23,7 @@ from commitline.activities.tool import Tool
 from commitline.activities.wire import from_text
 from commitline.client import AgentClient, RunHandle
 from commitline.config import Settings
-from commitline.identity import RunKey, run_key
+from commitline.identity import RunKey, run_key, thread_workflow
 from commitline.ledger import Action, ActionLedger, ledger_pool
 from commitline.worker import app_worker
 from commitline.workflows import RunResult
@@ -136,6 +136,16 @@ class Bench:
         """Return the history of the current execution."""
         return await self.temporal.get_workflow_handle(id).fetch_history()
 
+    async def taken_up(self, thread: str, requests: int) -> None:
+        """Wait until the run of a conversation has taken so many requests up."""
+
+        async def so_many() -> bool:
+            events = (await self.history(thread_workflow(thread))).events
+            accepted = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED
+            return sum(event.event_type == accepted for event in events) >= requests
+
+        await eventually(so_many)
+
     async def sql(self, statement: Any, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a statement on the ledger's database, past the ledger."""
         async with await psycopg.AsyncConnection.connect(self.settings.database_url) as connection:
@@ -163,3 +173,9 @@ async def eventually(ask: Callable[[], Awaitable[T]], *, seconds: float = 60) ->
         assert time.monotonic() < deadline, "it never came true"
         await asyncio.sleep(0.02)
     return answer
+
+
+async def rolled_over(run: RunHandle) -> bool:
+    """Whether a run has continued as new."""
+    described = await run.describe()
+    return described.raw_description.workflow_execution_info.first_run_id != described.run_id

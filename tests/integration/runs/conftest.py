@@ -14,6 +14,7 @@ from commitline.config import Settings
 from commitline.testing.processes import ProviderProcess
 
 from .bench import Bench
+from .playing import Signals
 
 
 @pytest.fixture
@@ -34,6 +35,23 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProviderProcess]:
     with ProviderProcess() as started:
         monkeypatch.setenv("SHOP_PROVIDER_URL", started.url)
         yield started
+
+
+@pytest.fixture
+def signals() -> Iterator[Signals]:
+    """Cues, which let everything go on that a test leaves waiting."""
+    made = Signals()
+    yield made
+    made.release.set()
+    made.go_on.set()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_called(request: pytest.FixtureRequest) -> None:
+    """Empty what a module counts the calls of its tools in, which it names ``CALLED``."""
+    called = getattr(request.module, "CALLED", None)
+    if called is not None:
+        called.clear()
 
 
 @pytest.fixture(autouse=True)

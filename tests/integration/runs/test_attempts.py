@@ -43,11 +43,6 @@ class StatusError(Exception):
         self.status_code = status_code
 
 
-@pytest.fixture(autouse=True)
-def _nothing_called() -> None:
-    CALLED.clear()
-
-
 def failing(effect: Effect, fails: Failing, *, found: Any = NEVER_HAPPENED, **given: Any) -> Tool:
     """Make a tool that raises by a script, and whose downstream system answers ``found``."""
 

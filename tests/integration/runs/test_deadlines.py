@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -39,38 +38,11 @@ from commitline.testing.processes import WorkerProcess
 from commitline.tests.integration.runs import isolated_tools
 
 from .bench import Bench, Ran, eventually, fresh_id, one_agent
+from .playing import HANGS, SOON, Signals, seen
 
-SOON = 40.0
-"""Seconds: far longer than any deadline here with its grace, far shorter than what hangs."""
-HANGS = 60.0
-
-COUNT: Counter[str] = Counter()
+CALLED: Counter[str] = Counter()
 ACT = call(("act", {}))
 KINDS = ["coroutine", "thread"]
-
-
-class Signals:
-    """What a test and its tools tell each other."""
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.release = threading.Event()
-        self.paused = threading.Event()
-        self.go_on = threading.Event()
-
-
-@pytest.fixture
-def signals() -> Iterator[Signals]:
-    COUNT.clear()
-    made = Signals()
-    yield made
-    made.release.set()
-    made.go_on.set()
-
-
-async def seen(event: threading.Event) -> None:
-    """Wait until a tool has said so."""
-    assert await asyncio.to_thread(event.wait, SOON), "the tool never said so"
 
 
 def hanging(effect: Effect, **given: Any) -> Tool:
@@ -78,12 +50,12 @@ def hanging(effect: Effect, **given: Any) -> Tool:
 
     @tool(effect=effect, name="act", **given)
     async def act() -> str:
-        COUNT["act"] += 1
+        CALLED["act"] += 1
         try:
             await asyncio.sleep(HANGS)
         finally:
             await asyncio.sleep(0.1)
-            COUNT["cleaned up"] += 1
+            CALLED["cleaned up"] += 1
         return "acted"
 
     return act
@@ -101,18 +73,18 @@ def heedless(
 
     @tool(effect=effect, name="act", tool_timeout=0.3, **given)
     async def coroutine() -> str:
-        COUNT["act"] += 1
+        CALLED["act"] += 1
         signals.began.set()
         while not signals.release.is_set():
             try:
                 await asyncio.sleep(0.02)
             except asyncio.CancelledError:
-                COUNT["swallowed"] += 1
+                CALLED["swallowed"] += 1
         return ends()
 
     @tool(effect=effect, name="act", tool_timeout=0.3, **given)
     def thread() -> str:
-        COUNT["act"] += 1
+        CALLED["act"] += 1
         signals.began.set()
         signals.release.wait(HANGS)
         return ends()
@@ -164,7 +136,7 @@ async def test_a_call_past_its_deadline_is_cancelled_and_cleans_up_and_is_unknow
 
     (action,) = ran.actions
     told = json.loads(ran.results[0].content)["unknown"]
-    assert COUNT == {"act": 1, "cleaned up": 1}
+    assert CALLED == {"act": 1, "cleaned up": 1}
     assert ran.results[0].status == "unknown"
     assert reason_of(action) == "ToolTimeout: no answer within 0.3 s [NODE_TIMEOUT_002]"
     assert told["reason"] == action.parked_reason
@@ -178,7 +150,7 @@ async def test_a_read_past_its_deadline_is_tried_again_and_then_an_error(
     ran = await run(bench, hanging(Effect.READ, tool_timeout=0.3, tries=2))
 
     error = json.loads(ran.results[0].content)["error"]
-    assert COUNT == {"act": 2, "cleaned up": 2}
+    assert CALLED == {"act": 2, "cleaned up": 2}
     assert ran.results[0].status == "error"
     assert (error["type"], error["effect"]) == ("ToolTimeout", "none")
     assert "NODE_TIMEOUT_002" in error["message"]
@@ -191,7 +163,7 @@ async def test_an_idempotent_call_past_its_deadline_is_repeated_and_then_unknown
     ran = await run(bench, hanging(Effect.IDEMPOTENT, tool_timeout=0.3, tries=2))
 
     (action,) = ran.actions
-    assert COUNT == {"act": 2, "cleaned up": 2}
+    assert CALLED == {"act": 2, "cleaned up": 2}
     assert ran.results[0].status == "unknown"
     assert reason_of(action).startswith("tried 2 times; the last: ToolTimeout")
     assert "NODE_TIMEOUT_002" in reason_of(action)
@@ -200,12 +172,12 @@ async def test_an_idempotent_call_past_its_deadline_is_repeated_and_then_unknown
 
 async def test_a_lookup_past_its_deadline_is_asked_about(bench: Bench, signals: Signals) -> None:
     def lookup(args: dict[str, Any], idempotency_key: str) -> str:
-        COUNT["lookup"] += 1
+        CALLED["lookup"] += 1
         return "found"
 
     ran = await run(bench, hanging(Effect.LOOKUP, tool_timeout=0.3, lookup=lookup))
 
-    assert COUNT == {"act": 1, "cleaned up": 1, "lookup": 1}
+    assert CALLED == {"act": 1, "cleaned up": 1, "lookup": 1}
     assert (ran.results[0].status, json.loads(ran.results[0].content)) == ("ok", "found")
 
 
@@ -263,7 +235,7 @@ async def test_a_heedless_call_is_left_behind_and_its_late_value_is_recorded_and
     assert took < SOON
     assert "NODE_TIMEOUT_002" in reason_of(left)
     assert left.leased
-    assert COUNT["act"] == 1
+    assert CALLED["act"] == 1
     assert (late.result, late.decided_by) == ('"acted late"', None)
     assert len(notices) == 1
     assert "act at 0.0, which was unknown, has been settled by its own late answer" in notices[0]
@@ -325,11 +297,11 @@ async def test_a_late_value_of_an_earlier_attempt_does_not_touch_the_later_ones_
 ) -> None:
     @tool(effect=Effect.IDEMPOTENT, name="act", tool_timeout=0.3)
     def act() -> str:
-        COUNT["act"] += 1
-        if COUNT["act"] > 1:
+        CALLED["act"] += 1
+        if CALLED["act"] > 1:
             return "the second"
         signals.release.wait(HANGS)
-        COUNT["ended late"] += 1
+        CALLED["ended late"] += 1
         return "the first, late"
 
     with capture_logs() as logs:
@@ -501,7 +473,7 @@ async def test_a_killed_worker_takes_the_process_with_it(bench: Bench, tmp_path:
 def failing(error: Callable[[], BaseException], effect: Effect, **given: Any) -> Tool:
     @tool(effect=effect, name="act", tries=1000, **given)
     async def act() -> str:
-        COUNT["act"] += 1
+        CALLED["act"] += 1
         raise error()
 
     return act
@@ -534,7 +506,7 @@ async def test_a_call_that_fails_for_ever_ends_unknown_when_its_time_is_up(
     (action,) = ran.actions
     assert "NODE_TIMEOUT_001" in reason_of(action)
     assert ran.results[0].status == "unknown"
-    assert COUNT["act"] > 1
+    assert CALLED["act"] > 1
 
 
 async def test_a_read_that_fails_for_ever_ends_as_an_error_when_its_time_is_up(
@@ -543,7 +515,7 @@ async def test_a_read_that_fails_for_ever_ends_as_an_error_when_its_time_is_up(
     ran = await run(bench, failing(cut, Effect.READ, node_timeout=2))
 
     assert ran.results[0].status == "error"
-    assert COUNT["act"] > 1
+    assert CALLED["act"] > 1
 
 
 async def test_a_call_that_hangs_is_cancelled_when_the_time_of_its_node_is_up(
@@ -554,7 +526,7 @@ async def test_a_call_that_hangs_is_cancelled_when_the_time_of_its_node_is_up(
     ran = await run(bench, made)
 
     assert "NODE_TIMEOUT_001" in reason_of(ran.actions[0])
-    assert COUNT == {"act": 1, "cleaned up": 1}
+    assert CALLED == {"act": 1, "cleaned up": 1}
 
 
 class Hanging:
@@ -622,7 +594,7 @@ async def test_a_model_whose_time_is_up_fails_the_run_by_kind(bench: Bench) -> N
 
 @tool(effect=Effect.AT_MOST_ONCE, name="act")
 async def acts() -> str:
-    COUNT["act"] += 1
+    CALLED["act"] += 1
     return "acted"
 
 
@@ -683,7 +655,7 @@ async def test_a_run_past_its_deadline_is_stopped_from_within(
         with pytest.raises(RunDeadlineExceeded, match="run_deadline has passed") as failed:
             async with asyncio.timeout(SOON):
                 await run.result()
-        cleaned_up = COUNT["cleaned up"]
+        cleaned_up = CALLED["cleaned up"]
         status = await run.status()
         action = await only_action(client, run.id)
         row = await bench.sql("select state, stopped_at is not null, stop_reason from agent_runs")
@@ -691,7 +663,7 @@ async def test_a_run_past_its_deadline_is_stopped_from_within(
 
     names = [e.activity_task_scheduled_event_attributes.activity_type.name for e in history.events]
     assert failed.value.code == "CL506"
-    assert (COUNT["act"], cleaned_up) == (1, 1)
+    assert (CALLED["act"], cleaned_up) == (1, 1)
     assert status.state == "failed"
     assert action.state == "unknown"
     assert row == [("ended", True, "its run_deadline has passed")]
@@ -755,7 +727,7 @@ async def test_hung_calls_leave_the_worker_as_it_was(bench: Bench, signals: Sign
             try:
                 await asyncio.sleep(0.05)
             except asyncio.CancelledError:
-                COUNT["swallowed"] += 1
+                CALLED["swallowed"] += 1
         return number
 
     @tool(effect=Effect.AT_MOST_ONCE, tool_timeout=0.2)
@@ -794,7 +766,7 @@ async def test_hung_calls_leave_the_worker_as_it_was(bench: Bench, signals: Sign
         recorded = await eventually(late, seconds=SOON)
 
     assert Counter(result.status for result in first.results) == {"unknown": 24}
-    assert COUNT["swallowed"] >= 8
+    assert CALLED["swallowed"] >= 8
     assert processes == []
     assert [result.status for result in second.results] == ["ok", "ok"]
     assert took < SOON  # far less than what hangs
@@ -806,7 +778,7 @@ async def test_a_tool_that_blocks_the_tools_loop_blocks_nothing_else(
 ) -> None:
     @tool(effect=Effect.AT_MOST_ONCE)
     async def block() -> str:
-        COUNT["block"] += 1
+        CALLED["block"] += 1
         signals.began.set()
         signals.release.wait(HANGS)
         return "blocked"
@@ -825,7 +797,7 @@ async def test_a_tool_that_blocks_the_tools_loop_blocks_nothing_else(
             await seen(signals.began)
             began = time.monotonic()
             beside = await bench.outcome(await client.start("other", "go", id=fresh_id()))
-            still_blocked = COUNT["block"] == 1 and (await run.status()).state == "running"
+            still_blocked = CALLED["block"] == 1 and (await run.status()).state == "running"
             # Past the heartbeat timeout of 1 s three times over.
             await asyncio.sleep(max(0.0, began + 3 - time.monotonic()))
             signals.release.set()
@@ -840,7 +812,7 @@ async def test_a_tool_that_blocks_the_tools_loop_blocks_nothing_else(
     assert [result.status for result in beside.results] == ["ok"]
     assert still_blocked
     assert blocked == [["block"]]
-    assert COUNT["block"] == 1
+    assert CALLED["block"] == 1
     assert [(a.state, a.tries) for a in ran.actions] == [("ok", 1)]
 
 
@@ -854,7 +826,7 @@ async def test_the_apps_hooks_run_once_each_on_the_loop_of_the_async_tools(
 
     def hook(name: str) -> Callable[[], Awaitable[None]]:
         async def note() -> None:
-            COUNT[name] += 1
+            CALLED[name] += 1
             loops[name] = asyncio.get_running_loop()
 
         return note
@@ -862,7 +834,7 @@ async def test_the_apps_hooks_run_once_each_on_the_loop_of_the_async_tools(
     @tool(effect=Effect.READ, name="act")
     async def act() -> list[bool]:
         loops["tool"] = asyncio.get_running_loop()
-        return [COUNT["start"] == 1, COUNT["stop"] == 0]
+        return [CALLED["start"] == 1, CALLED["stop"] == 0]
 
     script = ScriptedModel("scripted", [ACT, say("Done.")])
     app = App(
@@ -874,7 +846,7 @@ async def test_the_apps_hooks_run_once_each_on_the_loop_of_the_async_tools(
     ran = await bench.run(app)
 
     assert json.loads(ran.results[0].content) == [True, True]
-    assert (COUNT["start"], COUNT["stop"]) == (1, 1)
+    assert (CALLED["start"], CALLED["stop"]) == (1, 1)
     assert loops["start"] is loops["tool"] is loops["stop"]
     assert loops["tool"] is not asyncio.get_running_loop()
 

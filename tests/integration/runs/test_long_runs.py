@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from temporalio.client import WorkflowExecutionStatus
@@ -19,26 +17,10 @@ from commitline.client import AgentClient, RunHandle
 from commitline.workflows.progress import Progress
 
 from .bench import Bench, eventually, fresh_id
+from .playing import Says, turn_of
 
 SOON = 300.0
 """Seconds: far longer than anything here takes, on a busy machine too."""
-
-
-@dataclass
-class Says:
-    """A model that works its answer out from what it is shown, and counts."""
-
-    answer: Callable[[ModelRequest], Completion]
-    name: str = "says"
-    calls: int = field(default=0)
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.calls += 1
-        return self.answer(request)
-
-
-def turn_of(request: ModelRequest) -> int:
-    return sum(one.role == "assistant" for one in request.messages)
 
 
 def charging(called: Counter[str]) -> Tool:

@@ -6,8 +6,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
 
 from commitline import Agent, App, Effect, Tool, tool
-from commitline.activities.conversation import Completion, ToolResult
+from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.replies import MAX_TURN
 from commitline.activities.scripted_model import call, say
@@ -24,37 +23,11 @@ from commitline.errors import MaxStepsExceeded, ModelRejected
 from commitline.identity import Position, action_key
 
 from .bench import Bench, eventually, fresh_id, one_agent
+from .playing import Says, turn_of
 
 CALLED: Counter[str] = Counter()
 
 LARGE = 5_000_000
-
-
-@pytest.fixture(autouse=True)
-def _nothing_called() -> None:
-    CALLED.clear()
-
-
-@dataclass
-class Says:
-    """A model that works its answer out from what it is shown, and keeps what that was."""
-
-    answer: Callable[[ModelRequest], Completion]
-    name: str = "says"
-    shown: list[ModelRequest] = field(default_factory=list)
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.shown.append(request)
-        return self.answer(request)
-
-    @property
-    def told(self) -> Sequence[ToolResult]:
-        """Every tool result of the last request."""
-        return [one for message in self.shown[-1].messages for one in message.results]
-
-
-def turn_of(request: ModelRequest) -> int:
-    return sum(one.role == "assistant" for one in request.messages)
 
 
 def app_of(answer: Callable[[ModelRequest], Completion], *tools: Tool) -> tuple[App, Says]:
@@ -410,7 +383,7 @@ async def test_an_answer_as_large_as_may_be_reaches_everybody_who_waits_for_it(
             for _ in range(6)
         ]
         assert await asyncio.to_thread(arrived.wait, 40)
-        await asyncio.sleep(0.5)
+        await bench.taken_up(thread, 6)
         go_on.set()
         done, waiting = await asyncio.wait(senders, timeout=60)
         for one in waiting:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import pytest
 from temporalio.api.enums.v1 import PendingActivityState
@@ -20,43 +18,9 @@ from commitline.client import RunHandle
 from commitline.errors import ToolNotServed
 
 from .bench import Bench, eventually, fresh_id
-
-SOON = 40.0
+from .playing import SOON, Says, Signals, turn_of
 
 CALLED: Counter[str] = Counter()
-
-
-@dataclass
-class Says:
-    """A model that works its answer out from what it is shown."""
-
-    answer: Callable[[ModelRequest], Completion]
-    name: str = "says"
-    shown: list[ModelRequest] = field(default_factory=list)
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.shown.append(request)
-        return self.answer(request)
-
-
-class Signals:
-    """What a test and its tools tell each other, over threads."""
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.release = threading.Event()
-
-
-@pytest.fixture
-def signals() -> Iterator[Signals]:
-    CALLED.clear()
-    made = Signals()
-    yield made
-    made.release.set()
-
-
-def turn_of(request: ModelRequest) -> int:
-    return sum(one.role == "assistant" for one in request.messages)
 
 
 def asked(request: ModelRequest) -> str:

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
@@ -33,44 +32,10 @@ from commitline.ledger import Action, Outcome
 from commitline.thread_client import ThreadHandle
 from commitline.workflows import RunResult
 
-from .bench import Bench, eventually, fresh_id
-
-SOON = 40.0
+from .bench import Bench, eventually, fresh_id, rolled_over
+from .playing import SOON, Says, Signals, turn_of
 
 CALLED: Counter[str] = Counter()
-
-
-@dataclass
-class Says:
-    """A model that works its answer out from what it is shown, and keeps what that was."""
-
-    answer: Callable[[ModelRequest], Completion]
-    name: str = "says"
-    shown: list[ModelRequest] = field(default_factory=list)
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.shown.append(request)
-        return self.answer(request)
-
-
-class Signals:
-    """What a test and its tools tell each other, over threads."""
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.release = threading.Event()
-
-
-@pytest.fixture
-def signals() -> Iterator[Signals]:
-    made = Signals()
-    yield made
-    made.release.set()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_called() -> None:
-    CALLED.clear()
 
 
 @tool(effect=Effect.IDEMPOTENT)
@@ -92,10 +57,6 @@ async def read(part: int) -> str:
     """Return as much as travels: the server soon suggests to continue as new."""
     CALLED["read"] += 1
     return "x" * 190_000
-
-
-def turn_of(request: ModelRequest) -> int:
-    return sum(one.role == "assistant" for one in request.messages)
 
 
 def notices(request: ModelRequest) -> list[str]:
@@ -122,11 +83,6 @@ def app_of(answer: Callable[[ModelRequest], Completion], *tools: Tool) -> tuple[
 async def result_of(run: RunHandle) -> RunResult:
     async with asyncio.timeout(SOON):
         return await run.result()
-
-
-async def rolled_over(run: RunHandle) -> bool:
-    described = await run.describe()
-    return described.raw_description.workflow_execution_info.first_run_id != described.run_id
 
 
 async def positions(run: RunHandle) -> list[str]:
@@ -321,7 +277,7 @@ async def test_a_conversations_run_is_reset_with_all_its_requests(
         first = asyncio.create_task(client.send(thread, "first", agent="agent", request_id="r1"))
         assert await asyncio.to_thread(signals.began.wait, SOON)
         second = asyncio.create_task(client.send(thread, "second", request_id="r2"))
-        await asyncio.sleep(0.5)
+        await bench.taken_up(thread, 2)
         signals.release.set()
         replies = [await first, await second]
         run = client.thread(thread).run

@@ -7,10 +7,9 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
@@ -37,46 +36,22 @@ from commitline.ledger import (
 )
 
 from .bench import Bench, eventually, fresh_id, one_agent
+from .playing import HANGS, SOON, Signals, seen
 
-SOON = 40.0
-"""Seconds: far longer than a stop takes, far shorter than what hangs."""
-HANGS = 60.0
-
-COUNT: Counter[str] = Counter()
+CALLED: Counter[str] = Counter()
 ACT = call(("act", {}))
-
-
-class Signals:
-    """What a test and its tools tell each other, over threads."""
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.release = threading.Event()
-
-
-@pytest.fixture
-def signals() -> Iterator[Signals]:
-    COUNT.clear()
-    made = Signals()
-    yield made
-    made.release.set()
-
-
-async def seen(event: threading.Event) -> None:
-    """Wait until a tool has said so."""
-    assert await asyncio.to_thread(event.wait, SOON), "the tool never said so"
 
 
 def hanging(signals: Signals, *, clean_up_seconds: float = 0.0) -> Tool:
     @tool(effect=Effect.AT_MOST_ONCE, name="act")
     async def act() -> str:
-        COUNT["act"] += 1
+        CALLED["act"] += 1
         signals.began.set()
         try:
             await asyncio.sleep(HANGS)
         finally:
             await asyncio.sleep(clean_up_seconds)
-            COUNT["cleaned up"] += 1
+            CALLED["cleaned up"] += 1
         return "acted"
 
     return act
@@ -85,7 +60,7 @@ def hanging(signals: Signals, *, clean_up_seconds: float = 0.0) -> Tool:
 def blocking(signals: Signals) -> Tool:
     @tool(effect=Effect.AT_MOST_ONCE, name="act")
     def act() -> str:
-        COUNT["act"] += 1
+        CALLED["act"] += 1
         signals.began.set()
         signals.release.wait(HANGS)
         return "acted late"
@@ -95,13 +70,13 @@ def blocking(signals: Signals) -> Tool:
 
 @tool(effect=Effect.AT_MOST_ONCE, name="act")
 async def acts() -> str:
-    COUNT["act"] += 1
+    CALLED["act"] += 1
     return "acted"
 
 
 @tool(effect=Effect.AT_MOST_ONCE)
 async def after() -> str:
-    COUNT["after"] += 1
+    CALLED["after"] += 1
     return "after"
 
 
@@ -138,7 +113,7 @@ async def test_a_stop_waits_for_an_async_tool_and_leaves_its_outcome_unknown(
         run = await client.start("agent", "go", id=fresh_id())
         await seen(signals.began)
         status = await run.stop(reason="wrong customer")
-        cleaned_up = COUNT["cleaned up"]
+        cleaned_up = CALLED["cleaned up"]
         (action,) = await run.actions()
         with pytest.raises(RunFailed, match="was canceled"):
             await run.result()
@@ -149,7 +124,7 @@ async def test_a_stop_waits_for_an_async_tool_and_leaves_its_outcome_unknown(
     assert action.state == "unknown"
     assert action.parked_reason == "the run was cancelled while the tool was at work"
     assert not action.leased
-    assert COUNT == {"act": 1, "cleaned up": 1}
+    assert CALLED == {"act": 1, "cleaned up": 1}
     assert await rows(bench) == [("ended", True, "wrong customer")]
     assert names.count(CALL_MODEL) == 1
     assert "after" not in names
@@ -188,7 +163,7 @@ async def test_a_stop_leaves_a_blocked_thread_behind_and_records_what_it_ends_wi
     assert left.state == "unknown"
     assert left.leased
     assert late.result == '"acted late"'
-    assert COUNT == {"act": 1}
+    assert CALLED == {"act": 1}
 
 
 async def test_a_stop_cancels_a_model_request(bench: Bench, signals: Signals) -> None:
@@ -196,12 +171,12 @@ async def test_a_stop_cancels_a_model_request(bench: Bench, signals: Signals) ->
         name = "hanging"
 
         async def complete(self, request: ModelRequest) -> Completion:
-            COUNT["asked"] += 1
+            CALLED["asked"] += 1
             signals.began.set()
             try:
                 await asyncio.sleep(HANGS)
             finally:
-                COUNT["cleaned up"] += 1
+                CALLED["cleaned up"] += 1
             return say("late")
 
     async with bench.serving(App([Agent("agent", Hanging(), "")])) as client:
@@ -210,7 +185,7 @@ async def test_a_stop_cancels_a_model_request(bench: Bench, signals: Signals) ->
         status = await run.stop()
 
     assert status.state == "canceled"
-    assert COUNT == {"asked": 1, "cleaned up": 1}
+    assert CALLED == {"asked": 1, "cleaned up": 1}
 
 
 async def test_a_stop_ends_a_wait_for_another_try_and_nothing_is_tried_again(
@@ -218,7 +193,7 @@ async def test_a_stop_ends_a_wait_for_another_try_and_nothing_is_tried_again(
 ) -> None:
     @tool(effect=Effect.IDEMPOTENT, name="act")
     async def act() -> str:
-        COUNT["act"] += 1
+        CALLED["act"] += 1
         raise StillInProgress("409", retry_after=timedelta(seconds=HANGS))
 
     async def waits() -> bool:
@@ -237,7 +212,7 @@ async def test_a_stop_ends_a_wait_for_another_try_and_nothing_is_tried_again(
         (action,) = await run.actions()
 
     assert status.state == "canceled"
-    assert COUNT == {"act": 1}
+    assert CALLED == {"act": 1}
     assert action.state == "unknown"
     assert action.parked_reason is not None
     assert "between two tries" in action.parked_reason
@@ -249,7 +224,7 @@ async def test_another_run_works_on_as_before(bench: Bench, signals: Signals) ->
         other = await client.start("agent", "go", id=fresh_id())
 
         async def both() -> bool:
-            return COUNT["act"] == 2
+            return CALLED["act"] == 2
 
         await eventually(both, seconds=SOON)
         status = await stopped.stop()
@@ -289,7 +264,7 @@ async def test_a_run_without_a_worker_is_stopping_and_calls_nothing_when_one_com
     assert took < SOON
     assert before == [("stopping", True, "nobody home")]
     assert ended.state == "canceled"
-    assert (model.calls, COUNT["act"], list(actions)) == (0, 0, [])
+    assert (model.calls, CALLED["act"], list(actions)) == (0, 0, [])
 
 
 async def test_a_run_whose_worker_went_is_stopped_and_its_call_is_not_taken_over(
@@ -297,7 +272,7 @@ async def test_a_run_whose_worker_went_is_stopped_and_its_call_is_not_taken_over
 ) -> None:
     @tool(effect=Effect.IDEMPOTENT, name="act")
     async def act() -> str:
-        COUNT["act"] += 1
+        CALLED["act"] += 1
         signals.began.set()
         await asyncio.sleep(HANGS)
         return "acted"
@@ -317,7 +292,7 @@ async def test_a_run_whose_worker_went_is_stopped_and_its_call_is_not_taken_over
     await client.close()
 
     assert stopping.state == "stopping"
-    assert COUNT == {"act": 1}
+    assert CALLED == {"act": 1}
     assert action.recorded is None
 
 
@@ -343,7 +318,7 @@ async def test_a_run_that_is_stopped_before_it_has_opened_never_opens(
                 await run.result()
     await client.close()
 
-    assert (model.calls, COUNT["act"]) == (0, 0)
+    assert (model.calls, CALLED["act"]) == (0, 0)
     assert (await activities_of(bench, run.id)) == [OPEN_RUN]
     assert (await rows(bench))[0][1:] == (True, "too early")
 
@@ -383,7 +358,7 @@ async def test_stopping_twice_is_stopping_once_and_the_first_reason_stands(
 
     assert first.state == "stopping"
     assert [status.state for status in (*both, last)] == ["canceled"] * 3
-    assert COUNT == {"act": 1, "cleaned up": 1}
+    assert CALLED == {"act": 1, "cleaned up": 1}
     assert await rows(bench) == [("ended", True, "the first")]
 
 
@@ -406,7 +381,7 @@ async def test_a_reset_of_a_stopped_run_starts_nothing_and_says_so(
         names = await activities_of(bench, run.id)
 
     assert told.value.code == "CL204"
-    assert COUNT == {"act": 1, "cleaned up": 1}
+    assert CALLED == {"act": 1, "cleaned up": 1}
     assert set(names) == {OPEN_RUN}
     assert after_it == before
 
@@ -590,7 +565,7 @@ async def test_the_command_stops_a_run_and_says_what_is_unknown(
     }
     assert again.returncode == 0
     assert f"{run.id}: had ended before: canceled" in again.stdout
-    assert COUNT == {"act": 1, "cleaned up": 1}
+    assert CALLED == {"act": 1, "cleaned up": 1}
     assert await rows(bench) == [("ended", True, "by ada")]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -21,13 +20,9 @@ from commitline.errors import DefinitionError, OutputUnusable
 from commitline.workflows import RunResult
 
 from .bench import Bench, fresh_id
+from .playing import Says
 
 CALLED: Counter[str] = Counter()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_called() -> None:
-    CALLED.clear()
 
 
 class Order(BaseModel):
@@ -45,19 +40,6 @@ class Point:
 async def charge(order: str) -> str:
     CALLED[order] += 1
     return f"charged {order}"
-
-
-@dataclass
-class Says:
-    """A model that works its answer out from what it is shown, and keeps what that was."""
-
-    answer: Callable[[ModelRequest], Completion]
-    name: str = "says"
-    shown: list[ModelRequest] = field(default_factory=list)
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.shown.append(request)
-        return self.answer(request)
 
 
 def app_of(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -26,33 +25,15 @@ from commitline.identity import Position, RunKey, within_run
 from commitline.ledger import Action, ActionLedger, ActionRequest, Attempt, ledger_pool
 
 from .bench import Bench, eventually, fresh_id
+from .playing import HANGS, SOON, Signals, seen
 
-SOON = 40.0
-HANGS = 60.0
-
-COUNT: Counter[str] = Counter()
-
-
-class Signals:
-    """What a test and its tools tell each other, over threads."""
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.release = threading.Event()
-
-
-@pytest.fixture
-def signals() -> Iterator[Signals]:
-    COUNT.clear()
-    made = Signals()
-    yield made
-    made.release.set()
+CALLED: Counter[str] = Counter()
 
 
 @tool(effect=Effect.IDEMPOTENT)
 async def note(ctx: ToolContext, what: str) -> str:
     """Note something."""
-    COUNT[what] += 1
+    CALLED[what] += 1
     return f"noted {what}"
 
 
@@ -60,16 +41,12 @@ def holding(signals: Signals, effect: Effect = Effect.IDEMPOTENT) -> Tool:
     @tool(effect=effect, name="hold")
     async def hold(what: str) -> str:
         """Act, and come back when the test wants."""
-        COUNT[f"hold {what}"] += 1
+        CALLED[f"hold {what}"] += 1
         signals.began.set()
         await asyncio.to_thread(signals.release.wait, HANGS)
         return f"held {what}"
 
     return hold
-
-
-async def seen(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, SOON), "the tool never said so"
 
 
 def prompt_of(request: ModelRequest) -> str:
@@ -151,7 +128,7 @@ async def test_two_in_one_message_have_rows_of_their_own_and_each_its_answer(
         ("Find out a", first[1]),
         ("Find out b", second[1]),
     ]
-    assert COUNT == {"a 0": 1, "a 1": 1, "b 0": 1, "b 1": 1}
+    assert CALLED == {"a 0": 1, "a 1": 1, "b 0": 1, "b 1": 1}
 
 
 async def test_a_worker_that_goes_and_a_reset_change_no_key_and_repeat_no_effect(
@@ -170,13 +147,13 @@ async def test_a_worker_that_goes_and_a_reset_change_no_key_and_repeat_no_effect
         run = await client.start("agent", "go", id=fresh_id())
 
         async def both() -> bool:
-            return COUNT["hold it"] == 2
+            return CALLED["hold it"] == 2
 
         await eventually(both, seconds=SOON)
     signals.release.set()
     async with bench.serving(app) as client:
         ran = await bench.outcome(client.run(run.id))
-        before, count = await children(bench), COUNT.copy()
+        before, count = await children(bench), CALLED.copy()
         again = await bench.rerun(client, run.id)
     after = await children(bench)
 
@@ -191,7 +168,7 @@ async def test_a_worker_that_goes_and_a_reset_change_no_key_and_repeat_no_effect
     assert again.results == ran.results
     assert [row[0] for row in after] == [row[0] for row in before]
     assert {row[1] for row in after}.isdisjoint({row[1] for row in before})
-    assert (count, COUNT["first"]) == (COUNT, 2)
+    assert (count, CALLED["first"]) == (CALLED, 2)
 
 
 def claim_in(run_key: str, owner: str) -> ActionRequest:
@@ -246,7 +223,7 @@ async def test_a_parent_that_is_reset_ends_what_it_had_called_and_takes_its_work
     (action,) = ran.actions
     assert within_run(action.run_key, action.position) == "0.0/0.0/0.0"
     assert (action.state, action.result, action.tries) == ("ok", '"held it"', 2)
-    assert COUNT == {"hold it": 2}  # under one idempotency key
+    assert CALLED == {"hold it": 2}  # under one idempotency key
     assert json.loads(ran.results[0].content) == "it is held"
     assert [row[0] for row in before] == [upper[0], lower[0]]
     assert [one.status for one in former] == [WorkflowExecutionStatus.CANCELED] * 2
@@ -263,7 +240,7 @@ async def test_a_reset_to_wherever_goes_on_with_the_same_run_of_its_sub_agent(
         runs = [await client.start("agent", "go", id=fresh_id()) for _ in range(5)]
 
         async def all_at_work() -> bool:
-            return COUNT["hold it"] == 5
+            return CALLED["hold it"] == 5
 
         await eventually(all_at_work, seconds=SOON)
         histories = [(await bench.history(run.id)).events for run in runs]
@@ -273,7 +250,7 @@ async def test_a_reset_to_wherever_goes_on_with_the_same_run_of_its_sub_agent(
             await bench.reset(run.id, to=tasks[number][number])
 
         async def taken_over() -> bool:
-            return COUNT["hold it"] == 9  # the last one's goes on: its history has the child
+            return CALLED["hold it"] == 9  # the last one's goes on: its history has the child
 
         await eventually(taken_over, seconds=SOON)
         signals.release.set()
@@ -316,13 +293,13 @@ async def test_a_stop_reaches_what_a_sub_agent_of_a_sub_agent_does(
 ) -> None:
     @tool(effect=Effect.AT_MOST_ONCE, name="hold")
     async def hold(what: str) -> str:
-        COUNT["hold"] += 1
+        CALLED["hold"] += 1
         signals.began.set()
         try:
             await asyncio.sleep(HANGS)
         finally:
             await asyncio.sleep(0.3)
-            COUNT["cleaned up"] += 1
+            CALLED["cleaned up"] += 1
         return what
 
     async with bench.serving(two_levels(hold)) as client:
@@ -340,7 +317,7 @@ async def test_a_stop_reaches_what_a_sub_agent_of_a_sub_agent_does(
         with pytest.raises(RunNotRunning):
             await claim(bench, str(lower[0]), str(lower[1]))
         status = await run.stop(reason="enough")
-        cleaned_up = COUNT["cleaned up"]
+        cleaned_up = CALLED["cleaned up"]
         handles = [run, *(client.run(str(row[1])) for row in (upper, lower))]
         closed = [(await one.describe()).close_time for one in handles]
         below = [await client.run(str(row[1])).status() for row in (upper, lower)]
@@ -353,7 +330,7 @@ async def test_a_stop_reaches_what_a_sub_agent_of_a_sub_agent_does(
     assert [one.state for one in below] == ["canceled", "canceled"]
     assert action.state == "unknown"
     assert rows == [("ended", "enough")]
-    assert COUNT["hold"] == cleaned_up == 1
+    assert CALLED["hold"] == cleaned_up == 1
     # From the bottom up: a parent's end says that of all below it.
     assert sorted(one for one in closed if one) == closed[::-1]
 
@@ -417,11 +394,11 @@ async def test_a_stop_of_one_alone_undoes_what_it_did_where_it_says_so(
 ) -> None:
     @tool(effect=Effect.IDEMPOTENT)
     async def refund(what: str) -> None:
-        COUNT[f"refund {what}"] += 1
+        CALLED[f"refund {what}"] += 1
 
     @tool(effect=Effect.IDEMPOTENT, compensate=refund)
     async def charge(what: str) -> None:
-        COUNT[f"charge {what}"] += 1
+        CALLED[f"charge {what}"] += 1
 
     @tool(effect=Effect.READ)
     async def wait() -> None:
@@ -437,7 +414,7 @@ async def test_a_stop_of_one_alone_undoes_what_it_did_where_it_says_so(
         ran = await bench.outcome(run)
     states = await bench.sql("select state from agent_runs")
 
-    assert COUNT == {"charge it": 1, "refund it": 1}
+    assert CALLED == {"charge it": 1, "refund it": 1}
     told = json.loads(ran.results[0].content)["error"]
     assert told["effect"] == "none"
     assert "the agent gave no answer: not this one" in told["message"]

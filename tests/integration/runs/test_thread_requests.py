@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import pytest
 from psycopg import AsyncConnection
-from temporalio.api.enums.v1 import EventType
-from temporalio.client import WorkflowHandle
 
 from commitline import Agent, App, Effect, Tool, tool
 from commitline.activities.conversation import Completion
@@ -30,60 +25,10 @@ from commitline.errors import (
 from commitline.identity import thread_workflow
 from commitline.thread_client import MAX_TEXT
 
-from .bench import Bench, eventually, fresh_id
-
-T = TypeVar("T")
-
-SOON = 40.0
-"""Seconds: far longer than anything here takes."""
+from .bench import Bench, eventually, fresh_id, rolled_over
+from .playing import SOON, Says, Signals, asked, seen, within
 
 CALLED: Counter[str] = Counter()
-
-
-@dataclass
-class Says:
-    """A model that works its answer out from what it is shown, and counts."""
-
-    answer: Callable[[ModelRequest], Completion]
-    name: str = "says"
-    calls: int = field(default=0)
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.calls += 1
-        return await asyncio.to_thread(self.answer, request)
-
-
-class Signals:
-    """What a test and its tools tell each other, over threads."""
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.release = threading.Event()
-
-
-@pytest.fixture
-def signals() -> Iterator[Signals]:
-    CALLED.clear()
-    made = Signals()
-    yield made
-    made.release.set()
-
-
-async def within(work: Awaitable[T], seconds: float = SOON) -> T:
-    """Wait for something that must come to an end."""
-    task = asyncio.ensure_future(work)
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    assert done, f"no end within {seconds:g} s"
-    return task.result()
-
-
-async def seen(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, SOON), "it never came to that"
-
-
-def asked(request: ModelRequest) -> list[str]:
-    """Return what people said, in order."""
-    return [one.text for one in request.messages if one.role == "user"]
 
 
 def echo(request: ModelRequest) -> Completion:
@@ -196,7 +141,7 @@ async def test_a_request_that_is_sent_again_while_it_is_worked_on_counts_once(
             asyncio.create_task(sender.send(thread, "hello", request_id="r1"))
             for sender in (client, another)
         ]
-        await asyncio.sleep(0.5)
+        await bench.taken_up(thread, 3)
         signals.release.set()
         replies = await within(asyncio.gather(first, *again))
         said = await people_said(client, thread)
@@ -219,7 +164,7 @@ async def test_a_request_that_waits_behind_another_counts_once_however_often_it_
         waiting = [
             asyncio.create_task(client.send(thread, "and?", request_id="r2")) for _ in range(3)
         ]
-        await asyncio.sleep(0.5)
+        await bench.taken_up(thread, 4)
         signals.release.set()
         await within(first)
         replies = await within(asyncio.gather(*waiting))
@@ -399,7 +344,7 @@ async def test_a_start_that_was_refused_can_be_sent(bench: Bench, signals: Signa
         with pytest.raises(ThreadBusy):
             await client.start("agent", "and?", thread=thread, request_id="r2")
         sent = asyncio.create_task(client.send(thread, "and?", request_id="r2"))
-        await asyncio.sleep(0.3)
+        await bench.taken_up(thread, 1)
         signals.release.set()
         reply = await within(sent)
         await within(run.result())
@@ -478,7 +423,7 @@ async def test_requests_are_neither_lost_nor_doubled_over_a_continue_as_new(
                 (client, "third", "r3"),
             )
         ]
-        await asyncio.sleep(0.5)
+        await bench.taken_up(thread, 5)
         signals.release.set()
         reply = await within(first)
         joined, second, second_again, third = await within(asyncio.gather(*later))
@@ -523,25 +468,20 @@ async def test_a_request_that_comes_while_the_next_execution_opens_is_answered_o
             signals.release.wait(SOON)
         return fetching_first(request)
 
-    async def both_came(handle: WorkflowHandle[Any, Any]) -> bool:
-        history = await handle.fetch_history()
-        kinds = [event.event_type for event in history.events]
-        first = history.events[0].workflow_execution_started_event_attributes
-        goes_on = bool(first.continued_execution_run_id)
-        return goes_on and kinds.count(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED) == 2
-
     app, model = app_of(answer, fetch)
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "much", agent="agent", request_id="r1"))
         await seen(signals.began)
         second = asyncio.create_task(client.send(thread, "more", request_id="r2"))
+        await bench.taken_up(thread, 2)
         run = client.thread(thread).run
         async with await AsyncConnection.connect(bench.settings.database_url) as lock:
             await lock.execute(_OPENING_WAITS)
             await lock.commit()
             await lock.execute("select pg_advisory_xact_lock(1)")
             signals.release.set()
-            await eventually(lambda: both_came(bench.temporal.get_workflow_handle(run.id)))
+            await eventually(lambda: rolled_over(run))
+            await bench.taken_up(thread, 2)
         replies = await within(asyncio.gather(first, second))
         result = await within(run.result())
         events = (await bench.history(run.id)).events

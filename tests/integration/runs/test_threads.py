@@ -6,9 +6,8 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowHandle
@@ -37,59 +36,9 @@ from commitline.thread_client import ThreadHandle
 from commitline.workflows import RunInput
 
 from .bench import Bench, eventually, fresh_id
-
-T = TypeVar("T")
-
-SOON = 40.0
-"""Seconds: far longer than anything here takes."""
+from .playing import SOON, Says, Signals, asked, seen, within
 
 CALLED: Counter[str] = Counter()
-
-
-@dataclass
-class Says:
-    """A model that works its answer out from what it is shown, and keeps what that was."""
-
-    answer: Callable[[ModelRequest], Completion]
-    name: str = "says"
-    shown: list[ModelRequest] = field(default_factory=list)
-
-    async def complete(self, request: ModelRequest) -> Completion:
-        self.shown.append(request)
-        return await asyncio.to_thread(self.answer, request)
-
-
-class Signals:
-    """What a test and its tools tell each other, over threads."""
-
-    def __init__(self) -> None:
-        self.began = threading.Event()
-        self.release = threading.Event()
-
-
-@pytest.fixture
-def signals() -> Iterator[Signals]:
-    CALLED.clear()
-    made = Signals()
-    yield made
-    made.release.set()
-
-
-async def within(work: Awaitable[T], seconds: float = SOON) -> T:
-    """Wait for something that must come to an end."""
-    task = asyncio.ensure_future(work)
-    done, _ = await asyncio.wait({task}, timeout=seconds)
-    assert done, f"no end within {seconds:g} s"
-    return task.result()
-
-
-async def seen(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, SOON), "it never came to that"
-
-
-def asked(request: ModelRequest) -> list[str]:
-    """Return what people said, in order."""
-    return [one.text for one in request.messages if one.role == "user"]
 
 
 def last(request: ModelRequest) -> str:
@@ -215,7 +164,7 @@ async def test_what_is_sent_meanwhile_joins_the_run_under_way_and_comes_after_it
         await seen(signals.began)
         second = asyncio.create_task(client.send(thread, "second"))
         third = asyncio.create_task(client.send(thread, "third"))
-        await asyncio.sleep(0.5)
+        await bench.taken_up(thread, 3)
         signals.release.set()
         replies = await within(asyncio.gather(first, second, third))
         messages = await client.thread(thread).messages()
@@ -515,7 +464,7 @@ async def test_a_request_that_fails_fails_its_sender_and_the_next_one_is_answere
         first = asyncio.create_task(client.send(thread, "too much", agent="agent"))
         await seen(signals.began)
         second = asyncio.create_task(client.send(thread, "hello"))
-        await asyncio.sleep(0.5)
+        await bench.taken_up(thread, 2)
         signals.release.set()
         with pytest.raises(MaxStepsExceeded) as failed:
             await within(first)
@@ -549,7 +498,7 @@ async def test_a_model_that_rejects_fails_its_sender_only(bench: Bench, signals:
         first = asyncio.create_task(client.send(thread, "bad", agent="agent"))
         await seen(signals.began)
         second = asyncio.create_task(client.send(thread, "hello"))
-        await asyncio.sleep(0.5)
+        await bench.taken_up(thread, 2)
         signals.release.set()
         with pytest.raises(ModelRejected, match="content policy"):
             await within(first)
@@ -707,6 +656,7 @@ async def test_of_two_runs_from_one_version_one_commits_and_the_other_is_stale(
             await within(client.run(other.id).result())
         between = outline(await handle.messages())
         again = await within(client.send(thread, "slow", request_id="slow"))
+        await within(handle.run.result())  # its reply comes before it is closed
         after = outline(await handle.messages())
         runs = await bench.sql("select workflow_id, state from agent_runs order by created_at")
 

@@ -28,11 +28,6 @@ async def look(order_id: str) -> str:
     return order_id
 
 
-@pytest.fixture(autouse=True)
-def _nothing_called() -> None:
-    CALLED.clear()
-
-
 async def test_invented_tool_names_are_each_told_the_tools_there_are(bench: Bench) -> None:
     names = [
         "refnd",
