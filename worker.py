@@ -36,7 +36,7 @@ from .activities.agent import App, Hook
 from .activities.approvals import ApprovalActivities
 from .activities.bounded_call import Raised, Returned, call_within
 from .activities.guard import GuardInterceptor
-from .activities.guarded_call import Guarded
+from .activities.guarded import Guarded
 from .activities.plan_activities import PlanActivities
 from .activities.questions import QuestionActivities
 from .activities.relaying import Relay

@@ -17,7 +17,7 @@ from ..errors import LedgerUnavailable, NotAttempted, ToolRefused
 from ..identity import ActionKey
 from ..ledger import Action, ActionLedger, Effect
 from . import replies
-from .guarded_call import current_call
+from .calling import current_call
 from .tool import tool
 from .wire import raw_text
 

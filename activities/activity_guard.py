@@ -6,7 +6,7 @@ the stored payloads, and what the workflow gets is made from the stored result, 
 gets the same payload that the first attempt got. An outcome other than a result reaches the
 workflow as a failure whose ``type`` says which; none of them is retried.
 
-A guarded function finds its idempotency key in ``guarded_call.current_call``.
+A guarded function finds its idempotency key in ``calling.current_call``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ..errors import (
 from ..identity import KeyTemplate
 from ..ledger import Action, ActionRequest, Effect, Outcome, Question
 from ..ledger.codec import error_text
+from .activity_failures import NOT_STARTED
 from .failures import Exceptions, Failure
-from .guarded_call import NOT_STARTED
 from .limits import CallLimits
 from .origin import Origin
 from .replies import Unrecorded
@@ -51,7 +51,7 @@ _PAYLOAD: Final = "$payload"
 
 
 class GuardedActivity:
-    """An activity function as the guard sees it (`guarded_call.Guarded`).
+    """An activity function as the guard sees it (`guarded.Guarded`).
 
     Args:
         function: Under ``@activity.defn``; a method is given bound to its object.

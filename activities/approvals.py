@@ -24,9 +24,9 @@ from ..ledger import Approval, ApprovalLedger, ApprovalRequest
 from ..ledger.approvals import check_same
 from ..ledger.codec import error_text
 from . import replies
+from .activity_failures import as_failure
 from .admission import ADMIT, DECIDE, Admission, Admit, Decide
 from .agent import App
-from .guarded_call import as_failure
 from .serving import served_tool
 from .tool import Tool
 from .wire import pack, unpack

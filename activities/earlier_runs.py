@@ -18,10 +18,10 @@ from ..errors import LedgerError, LedgerUnavailable
 from ..identity import RunKey
 from ..ledger import ActionLedger
 from . import replies
+from .activity_failures import as_failure
 from .agent import App
 from .bounded_call import see_through
 from .conversation import Completion, Message
-from .guarded_call import as_failure
 from .model_request import Asked, completion_text
 from .origin import first_of_all
 from .serving import served_agent

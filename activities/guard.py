@@ -27,8 +27,11 @@ from temporalio.worker import (
 
 from ..errors import LedgerError, PlanDivergence
 from ..ledger import ActionLedger
-from .guarded_call import Guarded, GuardedCall, as_failure, count
+from .activity_failures import as_failure
+from .guarded import Guarded
+from .guarded_call import GuardedCall
 from .heartbeat import Heartbeats, beating
+from .metrics import count
 from .origin import Origin
 
 log = structlog.get_logger("commitline")

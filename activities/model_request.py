@@ -24,8 +24,8 @@ from ..ledger.codec import error_text
 from .agent import AgentSpec
 from .bounded_call import Raised, Returned, call_within
 from .conversation import Completion, Message
-from .guarded_call import count
 from .heartbeat import failed_so_far
+from .metrics import count
 from .model import Model, ModelRequest, examine
 from .output import OutputType
 from .tool_runner import raise_tamed

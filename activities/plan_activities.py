@@ -13,10 +13,11 @@ from temporalio.common import RawValue
 
 from ..errors import LedgerError, PlanInvalid, RunNotRunning
 from ..ledger import ActionLedger
+from .activity_failures import as_failure
 from .agent import App, tool_spec
 from .conversation import ToolDefinition
-from .guarded_call import as_failure, persist
 from .limits import resolve
+from .persisting import persist
 from .plan import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
 from .plan_check import check_order, check_structure
 from .run_activities import what_is_left

@@ -18,8 +18,8 @@ from ..errors import AnswerRefused, LedgerError
 from ..identity import action_key
 from ..ledger import QuestionLedger
 from . import replies
+from .activity_failures import as_failure
 from .answering import ANSWER, LOOK, Answered, Look, Looked
-from .guarded_call import as_failure
 from .wire import pack, unpack
 
 log = structlog.get_logger("commitline")

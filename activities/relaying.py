@@ -29,8 +29,8 @@ from ..canonical import scrub
 from ..errors import LedgerError
 from ..identity import ActionKey, settle_workflow, undo_workflow
 from ..ledger import Action, ActionLedger, Queued, Run
+from .activity_failures import as_failure
 from .agent import App
-from .guarded_call import as_failure
 from .heartbeat import beating
 from .limits import CallLimits
 from .relay_steps import (

@@ -23,9 +23,10 @@ from ..errors import (
 from ..identity import ActionKey, RunKey, parent_of
 from ..ledger import Action, ActionLedger, Owned, Run, ThreadLedger
 from . import replies
+from .activity_failures import as_failure
 from .agent import Agent, AgentSpec, App
-from .guarded_call import as_failure, persist
 from .limits import RunLimits
+from .persisting import persist
 from .replies import MAX_CONTENT, Reply, Unrecorded
 from .serving import served_agent
 from .wire import from_text, pack, to_text, unpack

@@ -32,7 +32,8 @@ from ..identity import MAX_DEPTH, depth_of, sub_workflow
 from ..ledger import SubRunLedger
 from ..ledger.action_ledger import ActionLedger
 from . import replies
-from .guarded_call import as_failure, persist
+from .activity_failures import as_failure
+from .persisting import persist
 from .sub_agents import (
     BEGIN_SUB_AGENT,
     END_SUB_AGENT,

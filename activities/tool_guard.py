@@ -19,8 +19,9 @@ from ..canonical import parse
 from ..errors import ActionError, DefinitionError, IdempotencyKeyConflict
 from ..ledger import Action, ActionRequest, Effect, Outcome, Question
 from . import replies
+from .activity_failures import not_started
+from .calling import current_call, still_in_time
 from .failures import Failure
-from .guarded_call import current_call, not_started, still_in_time
 from .isolated import IsolatedFailure, run_isolated
 from .limits import CallLimits
 from .origin import Origin
@@ -32,7 +33,7 @@ from .wire import pack, pack_text, raw_text
 
 
 class GuardedTool:
-    """A tool as the guard sees it (`guarded_call.Guarded`)."""
+    """A tool as the guard sees it (`guarded.Guarded`)."""
 
     surely_ends = True
 

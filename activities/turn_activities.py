@@ -55,16 +55,17 @@ from ..ledger import (
     Turn,
 )
 from . import replies
+from .activity_failures import as_failure, not_started
 from .agent import AgentSpec, App
 from .bounded_call import see_through
 from .conversation import Completion, Message, RunResult, ToolResult, Usage
 from .earlier_runs import EarlierRuns
-from .guarded_call import as_failure, not_started, persist
 from .heartbeat import beating
 from .merging import TurnState, changes_before, merged, without_changes
 from .model_request import Asked, completion_text
 from .output import ACCEPTED, ASK_FOR_OUTPUT, FINAL_RESULT
 from .pairing import paired, results_from, unanswered
+from .persisting import persist
 from .serving import served_agent
 from .turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel, RecordTurn
 from .wire import from_text, pack, to_text, unpack

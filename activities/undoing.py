@@ -19,8 +19,8 @@ from ..identity import ActionKey
 from ..ledger import Action, DueUndo, UndoLedger, UndoReport
 from ..ledger.actions import Effect, Purpose
 from ..ledger.codec import error_text
+from .activity_failures import as_failure
 from .agent import App
-from .guarded_call import as_failure
 from .limits import DEFAULTS, CallLimits, resolve
 from .origin import Origin
 from .tool import Tool

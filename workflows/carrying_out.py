@@ -17,7 +17,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.guarded_call import NOT_STARTED
+    from ..activities.activity_failures import NOT_STARTED
     from ..activities.limits import CallLimits
     from ..activities.wire import pack
     from ..canonical import scrub

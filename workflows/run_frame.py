@@ -21,9 +21,9 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.activity_failures import STOPPING
     from ..activities.admission import DECIDE, Decide
     from ..activities.answering import ANSWER, Answered
-    from ..activities.guarded_call import STOPPING
     from ..activities.run_activities import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
     from ..activities.turns import RUN_LOST
     from ..activities.wire import pack, unpack

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
-from commitline.activities import guarded_call
+from commitline.activities import claiming
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
@@ -18,7 +18,7 @@ from commitline.examples.shop import payments
 
 # A person may settle what an attempt may be at work on only when its lease is over; a test cannot
 # wait for that so long.
-guarded_call.LEASE_GRACE = timedelta(seconds=1)  # type: ignore[misc]
+claiming.LEASE_GRACE = timedelta(seconds=1)  # type: ignore[misc]
 
 FOLDER: Final = Path(os.environ["CRASH_FOLDER"])
 _HOLD: Final = FOLDER / os.environ.get("HOLD", "hold")

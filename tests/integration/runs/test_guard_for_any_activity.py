@@ -24,8 +24,8 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker
 
 from commitline.activities.activity_guard import GuardedActivity
+from commitline.activities.calling import current_call
 from commitline.activities.guard import GuardInterceptor
-from commitline.activities.guarded_call import current_call
 from commitline.canonical import digest
 from commitline.errors import DefinitionError, ToolRefused
 from commitline.identity import Position, RunKey

@@ -1,0 +1,11 @@
+"""What a worker counts, wherever its runtime sends it."""
+
+from __future__ import annotations
+
+from temporalio import activity
+
+
+def count(name: str, subject: str, *, of: str = "tool") -> None:
+    """Count an event in the SDK's metrics, which go wherever the worker's runtime sends them."""
+    meter = activity.metric_meter().with_additional_attributes({of: subject})
+    meter.create_counter(name).add(1)
