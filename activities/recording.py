@@ -49,7 +49,7 @@ class Recording:
             handed_over = self._hand_over(claim, Unrecorded.of(claim, outcome), err)
             if handed_over is not None:
                 return handed_over
-            stands = await persist(lambda: self._ledger.record(claim, outcome))
+            stands = await persist(lambda: self._recorded(claim, outcome))
         crash_point("after_record", tool=claim.tool)
         self._call.log.info(
             "ledger.action_recorded",
@@ -73,16 +73,18 @@ class Recording:
             failures: Tries that it has failed so far, this one included.
         """
         crash_point("before_record", tool=claim.tool)
+
+        async def parked() -> Action:
+            return await self._ledger.park(claim, reason, over=over, failures=failures)
+
         try:
-            action = await see_through(
-                self._ledger.park(claim, reason, over=over, failures=failures)
-            )
+            action = await see_through(parked())
         except LedgerUnavailable as err:
-            unknown = Unrecorded.unknown(claim, reason, over=over)
+            unknown = Unrecorded.unknown(claim, reason, over=over, failures=failures)
             handed_over = self._hand_over(claim, unknown, err)
             if handed_over is not None:
                 return handed_over
-            action = await persist(lambda: self._ledger.park(claim, reason, over=over))
+            action = await persist(parked)
         crash_point("after_record", tool=claim.tool)
         if action.recorded is None:
             count("commitline_parks", claim.tool)

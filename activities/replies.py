@@ -62,6 +62,8 @@ class Unrecorded:
     """Why it is unknown."""
     over: bool = True
     """Whether the tool has ended, where it is unknown how."""
+    failures: int | None = None
+    """Tries that the tool has failed, where it is unknown how the last one ended."""
     content_limit: int = MAX_CONTENT
     """Characters of the result that the model is told."""
     state_changes: str | None = None
@@ -98,9 +100,18 @@ class Unrecorded:
         )
 
     @classmethod
-    def unknown(cls, claim: Dispatched, reason: str, *, over: bool) -> Unrecorded:
+    def unknown(
+        cls, claim: Dispatched, reason: str, *, over: bool, failures: int | None
+    ) -> Unrecorded:
         """Hand over that it is unknown."""
-        return cls(claim.key, str(claim.token), claim.domain_key, reason=reason, over=over)
+        return cls(
+            claim.key,
+            str(claim.token),
+            claim.domain_key,
+            reason=reason,
+            over=over,
+            failures=failures,
+        )
 
 
 @dataclass(frozen=True)

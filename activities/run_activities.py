@@ -199,7 +199,9 @@ class RunActivities:
         owned = ended.owned
         try:
             if ended.known is None:
-                parked = await self._ledger.park(owned, ended.reason, over=ended.over)
+                parked = await self._ledger.park(
+                    owned, ended.reason, over=ended.over, failures=ended.failures
+                )
                 return pack(replies.told(parked, limit=ended.content_limit))
             stands = await self._ledger.record(owned, ended.known)
         except Fenced as err:

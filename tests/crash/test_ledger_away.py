@@ -85,6 +85,13 @@ async def send_mail(to: str, text: str) -> dict[str, Any]:
     return answer
 
 
+@tool(effect=Effect.AT_MOST_ONCE)
+async def mail_and_break(to: str, text: str) -> None:
+    await payments.post("/mails", {"to": to, "text": text})
+    await _held()
+    raise RuntimeError("on the way back")
+
+
 @tool(effect=Effect.IDEMPOTENT)
 def work_for_a_second(ctx: ToolContext) -> str:
     time.sleep(1)
@@ -114,6 +121,7 @@ _TOOLS: Final = [
     charge_and_tell_a_lot,
     charge_at_the_second_try,
     send_mail,
+    mail_and_break,
     work_for_a_second,
 ]
 
@@ -127,6 +135,7 @@ charging = _app(ScriptedModel, ("charge_card", _CHARGE))
 telling_a_lot = _app(ScriptedModel, ("charge_and_tell_a_lot", _CHARGE))
 trying_twice = _app(ScriptedModel, ("charge_at_the_second_try", _CHARGE))
 mailing = _app(ScriptedModel, ("send_mail", _MAIL))
+breaking = _app(ScriptedModel, ("mail_and_break", {"to": "ada@example.com", "text": "hi"}))
 thinking = _app(_HeldModel, ("charge_card", _CHARGE))
 crowd = _app(_SlowModel, ("work_for_a_second", {}))
 
@@ -136,6 +145,7 @@ _HERE: Final = "commitline.tests.crash.test_ledger_away"
 _SENT: Final = {
     "charging": ("charge", "order-4821-charge", '{"order_id": "4821", "amount_cents": 4900}'),
     "mailing": ("mail", None, '{"to": "ada@example.com", "text": "hi"}'),
+    "breaking": ("mail", None, '{"to": "ada@example.com", "text": "hi"}'),
 }
 _TOOL: Final = {"charging": "charge_card", "mailing": "send_mail"}
 _SESSIONS: Final = """
@@ -561,6 +571,7 @@ _FAULTS: Final = [
 
 _AT_THE_RECORD: Final[Scripts] = {
     "a big outcome": _away_with_a_big_outcome,
+    "breaking, cut": _away_at_the_record("breaking", "cut"),
     **{f"{app}, {fault}": _away_at_the_record(app, fault) for app, fault in _FAULTS},
 }
 
@@ -582,6 +593,18 @@ def test_a_record_whose_answer_was_lost_is_made_once(played: Played[Survived]) -
     row = left.after.row("charge_card")
 
     assert left.then["states"] == [("ok", row.done_at)]
+
+
+def test_an_end_that_says_nothing_is_recorded_later_with_the_try_that_it_was(
+    played: Played[Survived],
+) -> None:
+    left = played["breaking, cut"]
+    row = left.after.row("mail_and_break")
+
+    assert left.then["states"] == [("dispatched", None)]
+    assert RECORD_OUTCOME in left.activities
+    assert len(left.after.sent["mail"]) == 1
+    assert (row.state, row.tries, row.failures) == ("unknown", 1, 1)
 
 
 def test_an_outcome_too_big_for_history_is_held_until_the_ledger_is_back(

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from psycopg import AsyncConnection
 from pydantic import BaseModel
 from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError
@@ -39,7 +40,7 @@ from commitline.ledger import (
 )
 from commitline.workflows import ActionHeaders
 
-from .bench import Bench, fresh_id
+from .bench import Bench, eventually, fresh_id
 
 
 @dataclass
@@ -232,7 +233,7 @@ async def serving(bench: Bench, *, headers: bool = True) -> AsyncIterator[Action
     """Run a worker as somebody else would write it, with the guard added."""
     guarded = {found.name: found for found in GUARDED}
     async with ledger_pool(bench.settings.database_url, size=4) as pool:
-        ledger = ActionLedger(pool)
+        ledger = ActionLedger(pool, statement_seconds=bench.settings.statement_seconds)
         interceptors: list[Interceptor] = [GuardInterceptor(ledger, guarded)]
         if headers:
             interceptors.append(ActionHeaders(frozenset(guarded)))
@@ -515,3 +516,35 @@ def test_definitions_that_cannot_work_are_refused() -> None:
         GuardedActivity(charge, effect=Effect.AT_MOST_ONCE, key_ttl=timedelta(hours=1))
     with pytest.raises(DefinitionError, match="cannot say how it is looked up"):
         GuardedActivity(charge, effect=Effect.LOOKUP)
+
+
+async def test_what_is_known_is_written_anew_where_its_row_is_lost_while_the_ledger_is_away(
+    bench: Bench,
+) -> None:
+    hasty = replace(bench, settings=bench.settings.model_copy(update={"statement_seconds": 1}))
+
+    async def waits() -> bool:
+        return bool(
+            await bench.sql(
+                "select 1 from pg_stat_activity where wait_event_type = 'Lock'"
+                " and datname = current_database() and application_name = 'commitline'"
+            )
+        )
+
+    async with (
+        serving(hasty) as ledger,
+        await AsyncConnection.connect(bench.settings.database_url) as other,
+    ):
+        calling = asyncio.create_task(one_call(bench, "stamp", "ada"))
+        await eventually(lambda: bench.sql("select 1 from agent_actions"))
+        await other.execute("select from agent_actions for update")
+        await eventually(waits)
+        while await waits():  # until it has given the first record up  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        await other.execute("delete from agent_actions")
+        await other.commit()
+        stamped = await calling
+        (row,) = await ledger.list()
+
+    assert stamped == "stamped ada"
+    assert (row.state, row.result, len(SEEN)) == ("ok", '"stamped ada"', 1)
