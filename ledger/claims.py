@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from uuid import UUID
 
 from ..canonical import parse, scrub
@@ -148,6 +148,10 @@ class Verdict(Enum):
     ASK = auto()
     PARK = auto()
     ACCEPT = auto()
+
+
+FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.ASK})
+"""The verdicts by which something is sent, now or later: only in a run that runs."""
 
 
 def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:

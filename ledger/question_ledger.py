@@ -2,7 +2,7 @@
 
 To ask ends an attempt that has sent nothing: in one transaction the question is written and
 the call's row handed back. It is an intent from then on, which nobody else calls and nobody
-voids while the question waits (`action_ledger._claim_domain_key`). Where an *earlier* attempt
+voids while the question waits (`domain_keys.claim_domain_key`). Where an *earlier* attempt
 may have sent something it stays dispatched, and what is next done about it goes by its effect.
 
 An answer is a compare-and-set on the question's row: the first one counts, and it outlives a
