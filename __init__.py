@@ -24,9 +24,10 @@ if TYPE_CHECKING:
         step,
         tool,
     )
-    from .client import AgentClient, PlanHandle, RunHandle, RunStatus
+    from .client import AgentClient
     from .errors import CommitlineError, NotAttempted, StillInProgress, ToolRefused
     from .ledger import Action, ActionLedger, Effect, intend
+    from .run_client import PlanHandle, RunHandle, RunStatus
     from .thread_client import ThreadHandle, ThreadMessage
     from .workflows import PlanResult, RunResult
 
@@ -80,9 +81,10 @@ _HOMES = {
         "step",
         "tool",
     ),
-    ".client": ("AgentClient", "PlanHandle", "RunHandle", "RunStatus"),
+    ".client": ("AgentClient",),
     ".errors": ("CommitlineError", "NotAttempted", "StillInProgress", "ToolRefused"),
     ".ledger": ("Action", "ActionLedger", "Effect", "intend"),
+    ".run_client": ("PlanHandle", "RunHandle", "RunStatus"),
     ".thread_client": ("ThreadHandle", "ThreadMessage"),
     ".workflows": ("PlanResult", "RunResult"),
 }

@@ -21,10 +21,11 @@ from .errors import CommitlineError
 from .process import leave
 
 if TYPE_CHECKING:
-    from .client import AgentClient, RunStatus
+    from .client import AgentClient
     from .ledger import Action, ActionLedger, Approval, Question, UndoReport
     from .operating import RelayReport
     from .resetting import Reset
+    from .run_client import RunStatus
     from .testing.demo import Result
     from .workflows import RunResult
 

@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from . import printing
 from .canonical import Json, dumps, parse
-from .client import AgentClient, RunHandle
+from .client import AgentClient
 from .config import DevAddresses, Settings
 from .errors import AnswerRefused, ConfigurationError, RunNotFound, UnrepresentableValue
 from .identity import ActionKey, RunKey, action_key_within
@@ -31,6 +31,7 @@ from .ledger import (
     ledger_pool,
 )
 from .relay_worker import schedule_id
+from .run_client import RunHandle
 from .thread_client import ThreadMessage
 from .workflows import AGENT_RUN, PLAN_RUN, RunResult
 

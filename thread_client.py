@@ -45,7 +45,8 @@ from .workflows.agent_run import MESSAGE
 from .workflows.run_input import RunInput, Send
 
 if TYPE_CHECKING:
-    from .client import AgentClient, RunHandle
+    from .client import AgentClient
+    from .run_client import RunHandle
 
 S = TypeVar("S", bound=State)
 

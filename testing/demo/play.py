@@ -14,10 +14,11 @@ from typing import Any, Final
 
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 
-from ...client import AgentClient, AnyRun
+from ...client import AgentClient
 from ...errors import CommitlineError
 from ...examples.shop.orders import fulfil
 from ...ledger import Action, Approval
+from ...run_client import AnyRun
 from ..processes import ProviderProcess, WorkerProcess
 from ..proxy import TcpProxy
 from .baseline import PLAIN_AGENT

@@ -25,12 +25,13 @@ from temporalio.service import RPCError
 
 from ...activities.conversation import RunResult
 from ...activities.wire import from_text
-from ...client import AgentClient, AnyRun, PlanHandle, RunHandle
+from ...client import AgentClient
 from ...config import Settings
 from ...devstack import DevStack
 from ...errors import CommitlineError, LedgerUnavailable, RunFailed, ThreadNotFound
 from ...identity import run_key, thread_workflow
 from ...ledger import ActionLedger, Run, StoredMessage, migrate
+from ...run_client import AnyRun, PlanHandle, RunHandle
 from ..processes import ProviderProcess
 from ..proxy import TcpProxy
 from ..surroundings import own_environment, terminating_as_interrupt

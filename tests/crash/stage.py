@@ -30,11 +30,12 @@ from temporalio.common import RetryPolicy
 
 from commitline.activities.conversation import Message, RunResult, ToolResult
 from commitline.activities.wire import from_text
-from commitline.client import AgentClient, RunHandle
+from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack
 from commitline.identity import thread_workflow
 from commitline.ledger import Action, StoredMessage
+from commitline.run_client import RunHandle
 from commitline.testing.processes import ProviderProcess, WorkerProcess
 from commitline.testing.provider import serve
 from commitline.tests.crash.nursery import Nursery

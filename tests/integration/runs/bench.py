@@ -21,10 +21,11 @@ from commitline.activities.conversation import Message, ToolResult
 from commitline.activities.scripted_model import Answer, ScriptedModel
 from commitline.activities.tool import Tool
 from commitline.activities.wire import from_text
-from commitline.client import AgentClient, RunHandle
+from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.identity import RunKey, run_key, thread_workflow
 from commitline.ledger import Action, ActionLedger, ledger_pool
+from commitline.run_client import RunHandle
 from commitline.worker import app_worker
 from commitline.workflows import RunResult
 

@@ -13,7 +13,8 @@ from commitline import Agent, App, Effect, Tool, ToolContext, tool
 from commitline.activities.conversation import Completion, Usage
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
-from commitline.client import AgentClient, RunHandle
+from commitline.client import AgentClient
+from commitline.run_client import RunHandle
 from commitline.workflows.progress import Progress
 
 from .bench import Bench, eventually, fresh_id

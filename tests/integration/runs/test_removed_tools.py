@@ -14,8 +14,8 @@ from commitline import Agent, App, Effect, Tool, tool
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
-from commitline.client import RunHandle
 from commitline.errors import ToolNotServed
+from commitline.run_client import RunHandle
 
 from .bench import Bench, eventually, fresh_id
 from .playing import SOON, Says, Signals, turn_of

@@ -19,7 +19,7 @@ from commitline import Agent, App, Effect, Tool, ToolContext, tool
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
-from commitline.client import AgentClient, RunHandle
+from commitline.client import AgentClient
 from commitline.errors import (
     ModelRejected,
     ModelUnavailable,
@@ -29,6 +29,7 @@ from commitline.errors import (
     StaleThread,
 )
 from commitline.ledger import Action, Outcome
+from commitline.run_client import RunHandle
 from commitline.thread_client import ThreadHandle
 from commitline.workflows import RunResult
 

@@ -15,7 +15,7 @@ from commitline import Agent, App, Effect, ToolRefused, tool
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import ScriptedModel, call, say
-from commitline.client import RunHandle
+from commitline.run_client import RunHandle
 from commitline.tests.integration.runs.isolated_tools import Desk, pens_in_a_process
 
 from .bench import Bench, eventually, fresh_id
