@@ -1,0 +1,110 @@
+"""Actions: list what runs have done, show one, settle one, have one tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import AsJson, user
+
+if TYPE_CHECKING:
+    from ..ledger import Action, ActionLedger
+
+app = typer.Typer(
+    help="List what runs have done, show one action, or settle an unknown one.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+@app.command("list")
+def list_actions(
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run only.")] = None,
+    parked: Annotated[bool, typer.Option("--parked", help="Only what needs a person.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """List actions: the newest runs first, or what has waited longest for a person."""
+    from .. import operating, printing
+
+    async def work(ledger: ActionLedger) -> Sequence[Action]:
+        return await operating.find_actions(ledger, run=run, parked=parked, limit=limit)
+
+    found = asyncio.run(operating.with_ledger(work))
+    if json:
+        return printing.data([printing.action_data(one) for one in found])
+    return printing.listing(
+        printing.actions(found),
+        found,
+        nothing="Nothing waits for a person." if parked else "No actions yet.",
+        then="All about one: commitline actions show RUN:AT",
+    )
+
+
+@app.command("show")
+def show_action(
+    key: Annotated[str, typer.Argument(help="RUN:AT as listed, or the whole action key.")],
+    json: AsJson = False,
+) -> None:
+    """Show everything about one action; of a read, the result that was too large to travel."""
+    from .. import operating, printing
+    from ..ledger import Action
+
+    found = asyncio.run(operating.with_ledger(lambda ledger: operating.find_record(ledger, key)))
+    if not isinstance(found, Action):
+        return printing.data(found)
+    if json:
+        return printing.data(printing.action_data(found))
+    return printing.OUT.print(printing.action(found))
+
+
+@app.command("settle")
+def settle_action(
+    key: Annotated[str, typer.Argument(help="RUN:AT as listed, or the whole action key.")],
+    happened: Annotated[
+        str | None,
+        typer.Option(metavar="RESULT", help="It happened; what it returned, JSON or plain text."),
+    ] = None,
+    did_not_happen: Annotated[
+        bool, typer.Option("--did-not-happen", help="It surely did not; its key is free again.")
+    ] = False,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who says so; kept on the row.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Say what became of an unknown action, after a look at the downstream system."""
+    from .. import operating, printing
+
+    if (happened is None) is not did_not_happen:
+        raise typer.BadParameter("say either --happened RESULT or --did-not-happen")
+
+    async def work(ledger: ActionLedger) -> Sequence[Action]:
+        return await operating.settle(ledger, key, happened=happened, by=by or user())
+
+    settled = asyncio.run(operating.with_ledger(work))
+    if json:
+        return printing.data([printing.action_data(one) for one in settled])
+    return printing.OUT.print(printing.actions(settled))
+
+
+@app.command("reopen")
+def reopen_action(
+    key: Annotated[str, typer.Argument(help="RUN:AT as listed, or the whole action key.")],
+    json: AsJson = False,
+) -> None:
+    """Have the relay try an action again that waits for a person.
+
+    Under the key that it was sent with; what became of it is asked first, where that can be.
+    What must not be sent twice, or belongs to a stopped run, is refused: settle it.
+    """
+    from .. import operating, printing
+
+    found = asyncio.run(operating.with_ledger(lambda ledger: operating.reopen(ledger, key)))
+    if json:
+        return printing.data(printing.action_data(found))
+    print(f"{key}: is tried again")
+    return None

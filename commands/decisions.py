@@ -1,0 +1,118 @@
+"""What waits for a person: calls to approve or reject, and questions to answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import AsJson, connect, user
+
+if TYPE_CHECKING:
+    from ..ledger import ActionLedger, Approval, Question
+
+Call = Annotated[str, typer.Argument(metavar="RUN:AT", help="The call, as listed.")]
+By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; kept on the row.")]
+
+
+def list_approvals(
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run only.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="What was decided, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """List the calls that wait for a person, the longest waiting first."""
+    from .. import operating, printing
+
+    async def work(ledger: ActionLedger) -> Sequence[Approval]:
+        return await operating.find_approvals(ledger, run=run, all=all, limit=limit)
+
+    found = asyncio.run(operating.with_ledger(work))
+    if json:
+        return printing.data([printing.approval_data(one) for one in found])
+    return printing.listing(
+        printing.approvals(found),
+        found,
+        nothing="Nothing waits for a person.",
+        then="Decide: commitline approve RUN:AT, or commitline reject RUN:AT --reason WHY",
+    )
+
+
+def approve(
+    call: Call,
+    args: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Other arguments than were asked about: all of them."),
+    ] = None,
+    by: By = None,
+) -> None:
+    """Approve a call that waits: it is carried out as it was shown, or as you edit it."""
+    asyncio.run(_decide(call, approve=True, by=by, reason="", args=args))
+
+
+def reject(
+    call: Call,
+    reason: Annotated[str, typer.Option(help="Why; the model is told.")] = "",
+    by: By = None,
+) -> None:
+    """Reject a call that waits: it is not carried out, and the model is told so."""
+    asyncio.run(_decide(call, approve=False, by=by, reason=reason, args=None))
+
+
+def list_questions(
+    run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run only.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="What was answered, too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """List what calls ask a person midway, the longest waiting first."""
+    from .. import operating, printing
+
+    async def work(ledger: ActionLedger) -> Sequence[Question]:
+        return await operating.find_questions(ledger, run=run, all=all, limit=limit)
+
+    found = asyncio.run(operating.with_ledger(work))
+    if json:
+        return printing.data([printing.question_data(one) for one in found])
+    return printing.listing(
+        printing.questions(found),
+        found,
+        nothing="Nothing waits for an answer.",
+        then="Answer: commitline answer RUN:AT/N --value JSON, or plain text",
+    )
+
+
+def answer(
+    question: Annotated[
+        str, typer.Argument(metavar="RUN:AT/N", help="As listed; without /N what it asks now.")
+    ],
+    value: Annotated[str, typer.Option(metavar="JSON", help="The answer, JSON or plain text.")],
+    by: By = None,
+) -> None:
+    """Answer what a call asks: it is made again, with the answer."""
+    from ..operating import answer as answer_question
+
+    async def work() -> None:
+        async with await connect() as client:
+            await answer_question(client, question, value, by=by or user())
+
+    asyncio.run(work())
+    print(f"{question}: answered")
+
+
+async def _decide(
+    call: str, *, approve: bool, by: str | None, reason: str, args: str | None
+) -> None:
+    from ..canonical import parse
+
+    run, _, position = call.rpartition(":")
+    edited = None if args is None else parse(args)
+    if edited is not None and not isinstance(edited, dict):
+        raise typer.BadParameter("--args takes a JSON object")
+    async with await connect() as client:
+        await client.run(run).decide(
+            position, approve=approve, by=by or user(), reason=reason, args=edited
+        )
+    print(f"{call}: {'approved' if approve else 'rejected'}")

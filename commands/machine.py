@@ -1,0 +1,39 @@
+"""What a worker needs: whether it is there, and the database at this version's schema."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from .terminal import AsJson
+
+
+def doctor(json: AsJson = False) -> None:
+    """Say what is there, what is missing, and how to get it.
+
+    Exits 1 when no worker could run here: no usable database, or no usable Temporal.
+    """
+    from .. import printing
+    from ..doctor import examine, healthy
+
+    checks = asyncio.run(examine())
+    if json:
+        printing.data([vars(check) for check in checks])
+    else:
+        printing.OUT.print(printing.checks(checks))
+    raise typer.Exit(int(not healthy(checks)))
+
+
+def migrate(json: AsJson = False) -> None:
+    """Bring the database to this version's schema. Safe to repeat."""
+    from .. import ledger, printing
+    from ..config import Settings
+    from ..ledger.sql import migrations
+
+    url = Settings.load().require_database()
+    applied = asyncio.run(ledger.migrate(url))
+    names = [name for version, name, _ in migrations() if version in applied]
+    if json:
+        return printing.data({"applied": names, "schema": migrations()[-1][0]})
+    return print("\n".join(f"applied {name}" for name in names) or "nothing to do: up to date")

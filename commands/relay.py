@@ -1,0 +1,63 @@
+"""The relay: what it has to do, and having it look now."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import AsJson, connect
+
+if TYPE_CHECKING:
+    from ..operating import RelayReport
+
+app = typer.Typer(
+    help="Show what the relay has to do, or have it look now.",
+    invoke_without_command=True,
+    rich_markup_mode="markdown",
+)
+
+
+@app.callback()
+def show_relay(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    json: AsJson = False,
+) -> None:
+    """Show what the relay has to do, and runs that ended without a word.
+
+    The workers keep its schedule: it looks for actions that nobody sees to, and for runs that
+    were terminated or timed out.
+    """
+    from .. import printing
+    from ..operating import relay_report
+
+    if context.invoked_subcommand is not None:
+        return None
+
+    async def work() -> RelayReport:
+        async with await connect() as client:
+            return await relay_report(client, limit=limit)
+
+    found = asyncio.run(work())
+    if json:
+        return printing.data(printing.relay_data(found))
+    return printing.relay(found)
+
+
+@app.command("run")
+def run_relay(json: AsJson = False) -> None:
+    """Have the relay look now, rather than at its next time."""
+    from .. import printing
+    from ..operating import trigger_relay
+
+    async def work() -> str:
+        async with await connect() as client:
+            return await trigger_relay(client)
+
+    schedule = asyncio.run(work())
+    if json:
+        return printing.data({"schedule": schedule})
+    print(f"{schedule}: started")
+    return None

@@ -1,0 +1,160 @@
+"""Runs: list them, stop one, undo what it did, take it back to an earlier turn."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .terminal import AsJson, connect, user
+
+if TYPE_CHECKING:
+    from ..ledger import Action, UndoReport
+    from ..resetting import Reset
+    from ..run_client import RunStatus
+
+app = typer.Typer(
+    help="List the newest runs, or take one back to an earlier turn.",
+    invoke_without_command=True,
+    rich_markup_mode="markdown",
+)
+
+
+@app.callback()
+def list_runs(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    json: AsJson = False,
+) -> None:
+    """List the newest runs with their state, or take one back to an earlier turn."""
+    from .. import printing
+    from ..operating import newest_runs
+
+    if context.invoked_subcommand is not None:
+        return None
+
+    async def work() -> list[dict[str, Any]]:
+        async with await connect() as client:
+            return await newest_runs(client, limit=limit)
+
+    found = asyncio.run(work())
+    if json:
+        return printing.data(found)
+    return printing.listing(printing.runs(found), found, nothing="No runs yet.")
+
+
+@app.command("reset")
+def reset_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    to_step: Annotated[
+        int, typer.Option(min=0, metavar="N", help="The model turn, or stage, as in positions.")
+    ],
+    fork: Annotated[
+        bool, typer.Option("--fork", help="Ask the model anew from there, told what took effect.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why, for people; kept in history.")] = "",
+    json: AsJson = False,
+) -> None:
+    """Take a run back to just before a model turn, and let it go on from there.
+
+    Its plan is replayed: what the model said is read back without asking it, and what is done
+    is not done again. With --fork it goes another way instead; what is done stands.
+    """
+    from .. import printing
+
+    async def work() -> Reset:
+        async with await connect() as client:
+            return await client.run(run).reset(
+                to_step=to_step, fork=fork, reason=reason or f"by {user()}"
+            )
+
+    done = asyncio.run(work())
+    if json:
+        return printing.data(printing.reset_data(done))
+    return printing.reset(done, fork=fork)
+
+
+def stop(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    reason: Annotated[str, typer.Option(help="Why, for people; kept with the run.")] = "",
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for its end.")
+    ] = 30,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Have what it did taken back before it ends.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Stop a run for good; waits until its tools have really ended.
+
+    It starts nothing any more, not even after a reset. What it did stands, unless --undo takes
+    it back. Exits 1 while it is still stopping: no worker is there to finish it, or a tool takes
+    its time; and with --undo if something stands that should not.
+    """
+    from temporalio.client import WorkflowExecutionStatus
+
+    from .. import printing
+    from ..identity import check_any_workflow_id
+
+    async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
+        async with await connect() as client:
+            handle = client.run(run)
+            check_any_workflow_id(run)
+            ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+            with printing.ERR.status(f"{run}: stopping"):
+                status = await handle.stop(
+                    reason=reason or f"by {user()}", compensate=undo, wait_seconds=wait
+                )
+            report = await handle.undo_report() if undo else None
+            return status, await handle.actions(), report, ran
+
+    status, done, report, ran = asyncio.run(work())
+    unknown = [one for one in done if one.state == "unknown"]
+    if json:
+        told = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
+        printing.data(told if report is None else told | {"undo": printing.undo_data(report)})
+    elif report is not None and status.state != "stopping":
+        print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
+        printing.undo(run, report)
+    else:
+        print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
+        if status.state == "stopping":
+            print("It starts nothing any more, and ends when a worker is there.", file=sys.stderr)
+        for one in unknown:
+            printing.unknown(one)
+    partly = report is not None and report.state == "partly compensated"
+    raise typer.Exit(int(status.state == "stopping" or partly))
+
+
+def undo_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    reason: Annotated[str, typer.Option(help="Why, for people; kept with the run.")] = "",
+    show: Annotated[
+        bool, typer.Option("--show", help="Only say what is undone, and what stands.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Take back what an ended run did, or try again what could not be taken back.
+
+    What is undone already is not undone again, and nothing opens the run any more. Exits 1 if
+    something stands that should not, or is unknown.
+    """
+    from .. import printing
+
+    async def work() -> UndoReport:
+        async with await connect() as client:
+            handle = client.run(run)
+            if show:
+                return await handle.undo_report()
+            with printing.ERR.status(f"{run}: undoing what it did"):
+                return await handle.undo(reason=reason or f"by {user()}")
+
+    report = asyncio.run(work())
+    if json:
+        printing.data({"id": run, **printing.undo_data(report)})
+    else:
+        printing.undo(run, report)
+    raise typer.Exit(int(report.state == "partly compensated"))

@@ -1,0 +1,122 @@
+"""Starting things: the demo, the servers of one machine, a worker, a run."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import AsJson, connect
+
+if TYPE_CHECKING:
+    from ..testing.demo import Result
+
+
+def demo(
+    scenario: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Kill workers at the worst moments and count the charges; about a minute.
+
+    Starts servers of its own and leaves nothing running. Exits 1 if a guarded run charged
+    other than once, if the baseline on plain Temporal did not charge twice, if a plan that
+    failed was not undone, or if a call did not wait for the person who has to approve it.
+    """
+    from .. import printing
+    from ..testing.demo import SCENARIOS, report, run_demo
+
+    names = [known.name for known in SCENARIOS]
+    if unknown := sorted(set(scenario or []) - set(names)):
+        raise typer.BadParameter(f"no scenario {unknown[0]!r}; there are: {', '.join(names)}")
+    console = printing.ERR if json else printing.OUT
+
+    def started() -> None:
+        console.print(report.introduction(len(scenario or names)))
+
+    def finished(result: Result) -> None:
+        console.print(report.timeline(result))
+
+    console.print("Starting Temporal and Postgres for the demo …")
+    results = run_demo(scenario or [], started=started, finished=finished)
+    report.show(console, results)
+    if json:
+        printing.data([result.as_json() for result in results])
+    raise typer.Exit(int(any(result.faults for result in results)))
+
+
+def dev(json: AsJson = False) -> None:
+    """Start Temporal, its UI and Postgres for this folder, until Ctrl-C.
+
+    The data lies in .commitline and stays; the other commands find the servers from here
+    and from every folder below.
+    """
+    from .. import printing
+    from ..config import DevAddresses
+    from ..dev import run_dev_servers
+
+    def ready(found: DevAddresses) -> None:
+        if json:
+            printing.data(vars(found))
+        else:
+            printing.addresses(found)
+        sys.stdout.flush()
+
+    run_dev_servers(
+        Path.cwd(), doing=lambda what: printing.ERR.print(f"{what} …", style="dim"), ready=ready
+    )
+
+
+def worker(
+    app: Annotated[str, typer.Argument(metavar="APP", help="module:attribute of your App.")],
+    migrate: Annotated[bool, typer.Option("--migrate", help="Migrate the database first.")] = False,
+) -> None:
+    """Run a worker for an app until it is told to go.
+
+    On SIGTERM or Ctrl-C it finishes what it has begun, within COMMITLINE_GRACE_SECONDS.
+    """
+    from ..logs import configure_logging
+    from ..worker import run_worker
+
+    configure_logging()
+    asyncio.run(run_worker(app, migrate_first=migrate))
+
+
+def run(
+    agent: Annotated[str, typer.Argument(help="An agent of the worker's app.")],
+    prompt: Annotated[str, typer.Argument(help="What it is asked to do.")],
+    id: Annotated[str, typer.Option(help="Choose it from your domain: the same id, the same run.")],
+    wait: Annotated[bool, typer.Option(help="Wait for the answer and print it.")] = True,
+    json: AsJson = False,
+) -> None:
+    """Start a run, or join the one that has this id and prompt."""
+    from .. import printing
+    from ..operating import follow, look_up, ui_link
+
+    async def work() -> None:
+        async with await connect() as client:
+            handle = await client.start(agent, prompt, id=id)
+            found = await look_up(client, id)
+            if link := ui_link(client, found):
+                printing.ERR.print(f"See it at {link}", soft_wrap=True)
+            shown = {"id": id, "run_id": found.run_id, "ui": link}
+            if not wait:
+                return printing.data(shown) if json else print(f"started {id}")
+            result = await follow(handle, printing.ERR)
+            unknown = [one for one in await handle.actions() if one.state == "unknown"]
+            if json:
+                return printing.data(shown | vars(result) | {"unknown": len(unknown)})
+            printing.OUT.print(printing.text(result.output), soft_wrap=True)
+            for one in unknown:
+                printing.unknown(one)
+            return None
+
+    try:
+        asyncio.run(work())
+    except KeyboardInterrupt:
+        print(f"\nNot waiting any more; the run {id} goes on.", file=sys.stderr)
+        raise typer.Exit(130) from None

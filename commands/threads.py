@@ -1,0 +1,101 @@
+"""Conversations: list them, show one, say something in one, delete one."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .terminal import AsJson, connect
+
+if TYPE_CHECKING:
+    from ..ledger import ActionLedger
+    from ..workflows import RunResult
+
+app = typer.Typer(
+    help="Talk to agents in conversations; list, show or delete one.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+
+@app.command("list")
+def list_threads(
+    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20, json: AsJson = False
+) -> None:
+    """List the newest conversations."""
+    from .. import operating, printing
+
+    found = asyncio.run(operating.with_ledger(lambda ledger: ledger.threads.list(limit=limit)))
+    if json:
+        return printing.data([vars(thread) | {"messages": count} for thread, count in found])
+    return printing.listing(
+        printing.threads(found),
+        found,
+        nothing="No conversations yet.",
+        then="What was said: commitline threads show ID",
+    )
+
+
+@app.command("show")
+def show_thread(
+    thread: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a run's.")],
+    json: AsJson = False,
+) -> None:
+    """Show what was said in a conversation."""
+    from .. import operating, printing
+
+    found, state = asyncio.run(
+        operating.with_ledger(lambda one: operating.conversation(one, thread))
+    )
+    if json:
+        return printing.data([asdict(one) for one in found])
+    for one in found:
+        printing.message(one)
+    return printing.state(state)
+
+
+@app.command("send")
+def send(
+    thread: Annotated[str, typer.Argument(metavar="ID", help="Its id; chosen by you.")],
+    text: Annotated[str, typer.Argument(help="What to say.")],
+    agent: Annotated[
+        str | None, typer.Option(help="Who answers; needed to begin a conversation.")
+    ] = None,
+    request_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Sent twice under one id, it counts once.")
+    ] = None,
+    json: AsJson = False,
+) -> None:
+    """Say something in a conversation, wait for the answer and print it."""
+    from .. import printing
+
+    async def work() -> RunResult:
+        async with await connect() as client:
+            with printing.ERR.status(f"{thread}: waiting for the answer"):
+                return await client.send(thread, text, agent=agent, request_id=request_id)
+
+    result = asyncio.run(work())
+    if json:
+        return printing.data(asdict(result))
+    return printing.OUT.print(printing.text(result.output), soft_wrap=True)
+
+
+@app.command("delete")
+def delete_thread(
+    thread: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a run's.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete what was said in a conversation, for good. What was done stays on record."""
+    from .. import operating
+
+    if not yes:
+        typer.confirm(f"Delete the conversation {thread}? It cannot be undone", abort=True)
+
+    async def work(ledger: ActionLedger) -> None:
+        await ledger.threads.delete(await operating.thread_id(ledger, thread))
+
+    asyncio.run(operating.with_ledger(work))
+    print(f"{thread}: deleted")
