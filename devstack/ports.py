@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -12,6 +13,10 @@ from typing import Final
 from ..errors import ConfigurationError
 
 LOOPBACK: Final = "127.0.0.1"
+_QUIET: Final = range(15_000, 32_768)
+"""Below those that systems give to outgoing connections (Linux begins at 32768): one of these
+would be taken by somebody's connection between our look and the server's start."""
+_TRIES: Final = 100
 
 
 class PortBook:
@@ -48,7 +53,10 @@ def _candidates(wanted: int, last: int) -> Iterator[int]:
     if wanted:
         yield wanted
     else:
-        yield from (last, 0)
+        if last:
+            yield last
+        yield from random.sample(_QUIET, _TRIES)
+        yield 0
 
 
 def _bind_first(probe: socket.socket, candidates: Iterator[int]) -> bool:
