@@ -23,7 +23,7 @@ from .activities.wire import pack
 from .canonical import scrub
 from .config import Settings, connect_temporal
 from .errors import InvalidRunId, NotAuthorized, RunInputConflict, SettlementRefused, ThreadBusy
-from .identity import ActionKey, check_run_id, thread_workflow
+from .identity import ActionKey, RunKey, check_run_id, first_execution, thread_workflow
 from .ledger import Action, ActionLedger, Approval, Outcome, Question, Request, ledger_pool
 from .ledger.pool import Pool
 from .run_client import AnyRun, PlanHandle, RunHandle
@@ -59,13 +59,19 @@ class AgentClient:
         self._pool: Pool | None = None
 
     @classmethod
-    async def connect(cls, settings: Settings | None = None) -> Self:
+    async def connect(
+        cls, settings: Settings | None = None, *, authorize: Authorize | None = None
+    ) -> Self:
         """Connect as the environment says, else to ``commitline dev``.
+
+        Args:
+            settings: By default those of the environment.
+            authorize: As `AgentClient` takes it.
 
         Raises:
             ConfigurationError: A setting is unusable, or no Temporal server answers.
         """
-        return cls(await connect_temporal(), settings or Settings.load())
+        return cls(await connect_temporal(), settings or Settings.load(), authorize=authorize)
 
     async def __aenter__(self) -> Self:
         return self
@@ -219,10 +225,16 @@ class AgentClient:
         workflow_id = thread_workflow(given.thread_id)
         handle = RunHandle(self, self._workflow(workflow_id), request=request)
         try:
-            await self.temporal.start_workflow(
+            started = await self.temporal.start_workflow(
                 **self.start_options(given, id=workflow_id, told=prompt),
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 retry_policy=retry_policy,
+            )
+            return RunHandle(
+                self,
+                self._workflow(workflow_id),
+                request=request,
+                first=started.first_execution_run_id,
             )
         except WorkflowAlreadyStartedError as err:
             if await _digest_of(await handle.describe()) != given.digest:
@@ -263,9 +275,16 @@ class AgentClient:
         """Return the handle of a conversation, without asking whether it exists."""
         return ThreadHandle(self, id)
 
-    def run(self, id: str) -> RunHandle:
-        """Return the handle of a run by its workflow id, without asking whether it exists."""
-        return RunHandle(self, self._workflow(id))
+    def run(self, id: str, *, run_key: RunKey | None = None) -> RunHandle:
+        """Return the handle of a run by its workflow id, without asking whether it exists.
+
+        Args:
+            id: The workflow id; of a conversation, ``thread:<id>``.
+            run_key: Of runs that have had this id one after the other, as a conversation's do,
+                this one (`Action.run_key`); by default the newest, whenever something is asked.
+        """
+        first = None if run_key is None else first_execution(run_key)
+        return RunHandle(self, self._workflow(id), first=first)
 
     def plan(self, id: str) -> PlanHandle:
         """Return the handle of a plan's run, without asking whether it exists."""

@@ -474,6 +474,13 @@ class ScheduleUnsupported(RunError):
     remedy = "Use a Temporal Schedule: each of its runs has an identity of its own."
 
 
+class AmbiguousAction(RunError):
+    """Several runs have had the id by which an action is named, and each has one there."""
+
+    code = "CL511"
+    remedy = "Name it by its whole key, as the message has it (`commitline actions list --json`)."
+
+
 class RunNotFound(RunError):
     """No run has this id, or its history is gone with the namespace's retention."""
 

@@ -110,6 +110,13 @@ def run_key(workflow_id: str, first_execution_run_id: str) -> RunKey:
     return RunKey(f"{workflow_id}/{first_execution_run_id}")
 
 
+def first_execution(run: RunKey) -> str | None:
+    """Return the id of a run's first execution; None of a sub-agent's run, and of the outbox's."""
+    last = run.rpartition("/")[2]
+    known = _RUN_UUID.fullmatch(last) and not run.startswith(f"{OUTBOX}/")
+    return last if known else None
+
+
 def sub_run_key(parent: RunKey, at: Position) -> RunKey:
     """Name the run of a sub-agent by its parent and the position at which that called it.
 

@@ -17,7 +17,13 @@ from . import printing
 from .canonical import Json, dumps, parse
 from .client import AgentClient
 from .config import DevAddresses, Settings
-from .errors import AnswerRefused, ConfigurationError, RunNotFound, UnrepresentableValue
+from .errors import (
+    AmbiguousAction,
+    AnswerRefused,
+    ConfigurationError,
+    RunNotFound,
+    UnrepresentableValue,
+)
 from .identity import ActionKey, RunKey, action_key_within
 from .ledger import (
     Action,
@@ -38,6 +44,10 @@ from .workflows import AGENT_RUN, PLAN_RUN, RunResult
 T = TypeVar("T")
 
 _POLL_SECONDS: Final = 0.5
+_NAMED: Final = 5
+"""How many actions an error names of those that may be meant."""
+_RUNS: Final = 1_000
+"""Of one id at most, the newest; only a conversation, and the outbox, have so many."""
 
 
 async def with_ledger(work: Callable[[ActionLedger], Awaitable[T]]) -> T:
@@ -57,14 +67,19 @@ async def find_actions(
 ) -> Sequence[Action]:
     """Return actions of one run; else the parked, longest waiting first; else the newest.
 
-    Those of a run's sub-agents are among its own.
+    Those of a run's sub-agents are among its own, and by its id those of all runs that had it.
 
     Raises:
         RunNotFound: The ledger knows no run of this id.
     """
     if run is not None:
-        newest = await _newest(ledger, run)
-        return await ledger.sub_runs.actions(newest.run_key, only_parked=parked, limit=limit)
+        found: list[Action] = []
+        for one in await _runs(ledger, run):
+            left = limit - len(found)
+            if left == 0:
+                break
+            found += await ledger.sub_runs.actions(one.run_key, only_parked=parked, limit=left)
+        return found
     return await ledger.list(only_parked=parked, newest_first=not parked, limit=limit)
 
 
@@ -87,15 +102,28 @@ async def find_record(ledger: ActionLedger, key: str) -> Action | Json:
 
     Raises:
         RunNotFound: There is neither; the message says what was looked for.
+        AmbiguousAction: Several runs have had that id, and more than one of them such a call.
     """
     found = await _record(ledger, ActionKey(key))
-    if found is None:
-        run_id, _, at = key.rpartition(":")
-        run = await _newest(ledger, run_id or key)
-        found = await _record(ledger, action_key_within(run.run_key, at))
-    if found is None:
+    if found is not None:
+        return found
+    run_id, _, at = key.rpartition(":")
+    meant: dict[ActionKey, Action | Json] = {}
+    for run in await _runs(ledger, run_id or key):
+        one = action_key_within(run.run_key, at)
+        record = await _record(ledger, one)
+        if record is not None:
+            meant[one] = record
+        if len(meant) > _NAMED:
+            break
+    if not meant:
         raise RunNotFound(f"the ledger has no action {key!r}")
-    return found
+    if len(meant) > 1:
+        # Whichever were taken, it might be the other one that somebody settles, for good.
+        named = [*meant][:_NAMED]
+        more = ", or another" if len(meant) > _NAMED else ""
+        raise AmbiguousAction(f"{key!r} may be {', '.join(named)}{more}")
+    return next(iter(meant.values()))
 
 
 async def find_approvals(
@@ -261,6 +289,12 @@ def _as_json(text: str) -> Json:
         return text
 
 
+async def earlier_runs(client: AgentClient, id: str) -> Sequence[RunKey]:
+    """Return the keys of the runs that had a workflow's id before its newest, newest first."""
+    found = await (await client.ledger()).list_runs(workflow_id=id, limit=_RUNS)
+    return [run.run_key for run in found[1:]]
+
+
 async def newest_runs(client: AgentClient, *, limit: int) -> list[dict[str, Any]]:
     """Return the newest runs: their state by Temporal, their agent, or plan, by the ledger.
 
@@ -332,10 +366,22 @@ async def _only_of(ledger: ActionLedger, run: str | None) -> RunKey | None:
 
 
 async def _newest(ledger: ActionLedger, id: str) -> Run:
-    found = await ledger.list_runs(workflow_id=id, limit=1)
+    return (await _runs(ledger, id))[0]
+
+
+async def _runs(ledger: ActionLedger, id: str) -> Sequence[Run]:
+    """Return the run of a key, or those of a workflow's id, the newest first."""
+    one = await ledger.get_run(RunKey(id))
+    found = [one] if one is not None else await ledger.list_runs(workflow_id=id, limit=_RUNS)
     if not found:
         raise RunNotFound(f"the ledger has no run {id!r}")
-    return found[0]
+    return found
+
+
+async def handle_of(client: AgentClient, id: str) -> RunHandle:
+    """Return the run of a workflow's id, the newest; or by a run's key that one and no other."""
+    run = await (await client.ledger()).get_run(RunKey(id))
+    return client.run(id) if run is None else client.run(run.workflow_id, run_key=run.run_key)
 
 
 async def _newest_of(ledger: ActionLedger, runs: Sequence[WorkflowExecution]) -> dict[str, Run]:

@@ -305,7 +305,7 @@ def undo(run: str, report: UndoReport) -> None:
         table = _table("at", "action", "fate", ("why", {"overflow": "fold"}))
         for one in report.actions:
             table.add_row(
-                text(one.position, limit=20),
+                text(one.at, limit=40),
                 text(one.tool, limit=24),
                 _state(one.fate),
                 text(one.why, limit=300),
@@ -323,6 +323,18 @@ def undo(run: str, report: UndoReport) -> None:
         ERR.print(
             f"Settle what is unknown: commitline actions settle {scrub(run, limit=200)}:AT\n"
             f"Try again what stands:  commitline undo {scrub(run, limit=200)}",
+            style="dim",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def earlier(runs: Sequence[str]) -> None:
+    """Name the runs that had an id before the one that was meant by it."""
+    if runs:
+        named = "\n".join(f"  {scrub(run, limit=300)}" for run in runs[:5])
+        ERR.print(
+            f"That is its newest run. Earlier ones go by their keys:\n{named}",
             style="dim",
             markup=False,
             soft_wrap=True,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from pydantic import ValidationError
 from temporalio.client import (
@@ -91,9 +92,17 @@ class RunStatus:
 class AnyRun:
     """One run, of an agent or of a plan."""
 
-    def __init__(self, client: AgentClient, workflow: WorkflowHandle[Any, Any]) -> None:
+    def __init__(
+        self,
+        client: AgentClient,
+        workflow: WorkflowHandle[Any, Any],
+        *,
+        first: str | None = None,
+    ) -> None:
         self._client = client
         self._workflow = workflow
+        self._first = first
+        """The id of its first execution; None is the newest run that has the workflow's id."""
 
     @property
     def id(self) -> str:
@@ -143,24 +152,32 @@ class AnyRun:
             compensate=compensate,
             namespace=self._client.temporal.namespace,
         )
+        this = self._only(described)
         if described.status is not WorkflowExecutionStatus.RUNNING:
-            return await self.status()  # the relay starts nothing of it any more, nor a reset
+            return await this.status()  # the relay starts nothing of it any more, nor a reset
         try:
-            await self._workflow.cancel(reason=scrub(reason, limit=1_000))
+            await this._cancel(reason)
         except RPCError as err:
             if err.status is not RPCStatusCode.NOT_FOUND:  # it has just ended
                 raise refused(self.id, err) from err
-        await self._ended_within(wait_seconds)
-        status = await self.status()
+        await this._ended_within(wait_seconds)
+        status = await this.status()
         if compensate and status.state == "completed":
             # It ended well at this very moment; what it did is to be taken back all the same.
-            await self.undo(reason=reason)
+            await this.undo(reason=reason)
         return status
+
+    async def _cancel(self, reason: str) -> None:
+        """Cancel whichever execution of this run is at work, and no other run of its id."""
+        running = self._client.temporal.get_workflow_handle(
+            self.id, first_execution_run_id=self._first
+        )
+        await running.cancel(reason=scrub(reason, limit=1_000))
 
     async def _ended_within(self, seconds: float) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._workflow.result()
+                await (await self._own()).result()
         except (TimeoutError, WorkflowFailureError):
             pass  # how it ended, or that it has not, is seen by who asks next
         except RPCError as err:
@@ -392,9 +409,29 @@ class AnyRun:
             RunNotFound: No run has this id.
         """
         try:
-            return await self._workflow.describe()
+            described = await self._workflow.describe()
+            if self._first in (None, _first_of(described)):
+                return described
+            # Another run has the id by now.
+            return await self._execution(self._first or "").describe()
         except RPCError as err:
             raise refused(self.id, err) from err
+
+    async def _own(self) -> WorkflowHandle[Any, Any]:
+        """Return the handle of this run's newest execution, by which its end is awaited."""
+        if self._first is None:
+            return self._workflow
+        return self._execution((await self.describe()).run_id)
+
+    def _execution(self, run_id: str) -> WorkflowHandle[Any, Any]:
+        temporal = self._client.temporal
+        return temporal.get_workflow_handle(self.id, run_id=run_id, result_type=RawValue)
+
+    def _only(self, described: WorkflowExecutionDescription) -> Self:
+        """Return the handle of this run, and of none that has its id after it."""
+        only = copy(self)
+        only._first = _first_of(described)
+        return only
 
     async def _tell(self, update: str, said: Decide | Answered) -> None:
         """Have the run take down what a person said.
@@ -428,8 +465,9 @@ class RunHandle(AnyRun):
         workflow: WorkflowHandle[Any, Any],
         *,
         request: Request | None = None,
+        first: str | None = None,
     ) -> None:
-        super().__init__(client, workflow)
+        super().__init__(client, workflow, first=first)
         self._request = request
 
     async def result(self) -> RunResult:
@@ -444,7 +482,7 @@ class RunHandle(AnyRun):
             RunNotFound: No run has this id.
         """
         try:
-            result = _of_kind(RunResult, await self._workflow.result(), self.id)
+            result = _of_kind(RunResult, await (await self._own()).result(), self.id)
         except WorkflowFailureError as err:
             replied = await self._replied()
             if replied is None:
@@ -531,8 +569,13 @@ async def _run_key_of(described: WorkflowExecutionDescription) -> RunKey:
     below = await described.memo_value(MEMO_RUN_KEY, None, type_hint=str)
     if below is not None:
         return RunKey(below)
-    first = described.raw_description.workflow_execution_info.first_run_id
-    return run_key(described.id, first or described.run_id)
+    return run_key(described.id, _first_of(described))
+
+
+def _first_of(described: WorkflowExecutionDescription) -> str:
+    """Return the id of the first execution of a run."""
+    info = described.raw_description.workflow_execution_info
+    return info.first_run_id or described.run_id
 
 
 def _state(described: WorkflowExecutionDescription) -> RunState:

@@ -96,13 +96,13 @@ def stop(
     """
     from temporalio.client import WorkflowExecutionStatus
 
-    from .. import printing
+    from .. import operating, printing
     from ..identity import check_any_workflow_id
 
     async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
         async with await connect() as client:
-            handle = client.run(run)
-            check_any_workflow_id(run)
+            handle = await operating.handle_of(client, run)
+            check_any_workflow_id(handle.id)
             ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
             with printing.ERR.status(f"{run}: stopping"):
                 status = await handle.stop(
@@ -130,7 +130,9 @@ def stop(
 
 
 def undo_run(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="The run's id, or its key: of a talk, one run.")
+    ],
     reason: Annotated[str, typer.Option(help="Why, for people; kept with the run.")] = "",
     show: Annotated[
         bool, typer.Option("--show", help="Only say what is undone, and what stands.")
@@ -142,19 +144,21 @@ def undo_run(
     What is undone already is not undone again, and nothing opens the run any more. Exits 1 if
     something stands that should not, or is unknown.
     """
-    from .. import printing
+    from .. import operating, printing
 
-    async def work() -> UndoReport:
+    async def work() -> tuple[UndoReport, Sequence[str]]:
         async with await connect() as client:
-            handle = client.run(run)
+            handle = await operating.handle_of(client, run)
+            others = await operating.earlier_runs(client, run)
             if show:
-                return await handle.undo_report()
+                return await handle.undo_report(), others
             with printing.ERR.status(f"{run}: undoing what it did"):
-                return await handle.undo(reason=reason or f"by {user()}")
+                return await handle.undo(reason=reason or f"by {user()}"), others
 
-    report = asyncio.run(work())
+    report, others = asyncio.run(work())
     if json:
         printing.data({"id": run, **printing.undo_data(report)})
     else:
         printing.undo(run, report)
+        printing.earlier(others)
     raise typer.Exit(int(report.state == "partly compensated"))

@@ -35,6 +35,7 @@ from ..identity import (
     action_key,
     split_action_key,
     undo_position,
+    within_run,
 )
 from .actions import Action, Effect
 from .claims import key_forgotten
@@ -82,6 +83,11 @@ class ActionFate:
     fate: Fate
     why: str = ""
     """Why it stands, or is unknown; who undid it."""
+
+    @property
+    def at(self) -> str:
+        """Where it was called, seen from the run that somebody started: ``2.0/0.1``."""
+        return within_run(self.run_key, self.position)
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def in_words(report: UndoReport) -> str:
     undone = [fate for fate in report.actions if fate.fate == "undone"]
     told = [f"The run is {report.state}: {len(undone)} undone"]
     told += [
-        f"{fate.tool} at {fate.position} {'is unknown' if fate.fate == 'unknown' else 'stands'} "
+        f"{fate.tool} at {fate.at} {'is unknown' if fate.fate == 'unknown' else 'stands'} "
         f"({fate.why})"
         for fate in report.standing
     ]

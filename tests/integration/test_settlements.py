@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from commitline.errors import SettlementRefused
+from commitline import operating
+from commitline.errors import AmbiguousAction, SettlementRefused
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import (
     ActionLedger,
@@ -153,3 +155,26 @@ async def test_what_is_no_unknown_is_not_settled(ledger: ActionLedger, pool: Poo
     for position, why in expected.items():
         with pytest.raises(SettlementRefused, match=why):
             await ledger.settle(ActionKey(f"{RUN}:{position}"), NEVER, by="ada")
+
+
+async def test_a_name_that_two_runs_share_settles_neither(ledger: ActionLedger) -> None:
+    later = RunKey("support-4821/e2")
+    await ledger.open_run(
+        run_key=later, workflow_id="support-4821", agent="a", input_digest="", attempt_at=NOON
+    )
+    mine = await parked(ledger, charge("0.0", domain_key=None))
+    other = await parked(ledger, replace(charge("0.0"), run_key=later))
+    alone = await parked(ledger, charge("1.0", domain_key="another"))
+
+    with pytest.raises(AmbiguousAction) as refused:
+        await operating.settle(ledger, "support-4821:0.0", happened=None, by="ada")
+    [by_key] = await operating.settle(ledger, other.key, happened="null", by="ada")
+    [by_name] = await operating.settle(ledger, "support-4821:1.0", happened="null", by="ada")
+    listed = await operating.find_actions(ledger, run="support-4821", parked=True, limit=9)
+    of_one = await operating.find_actions(ledger, run=later, parked=False, limit=9)
+
+    assert mine.key in str(refused.value)
+    assert other.key in str(refused.value)
+    assert (by_key.key, by_name.key) == (other.key, alone.key)
+    assert [one.key for one in listed] == [mine.key]
+    assert [one.key for one in of_one] == [other.key]

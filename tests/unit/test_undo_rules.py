@@ -235,6 +235,13 @@ def test_a_run_is_compensated_where_all_that_can_be_is_undone_and_nothing_is_unk
         assert [one.fate for one in told.actions][: len(fates)] == fates
 
 
+def test_the_report_says_where_a_sub_agents_action_stands_in_its_parents_run() -> None:
+    row = charge()
+    below = replace(row, run_key=RunKey(f"{row.run_key}/2.0"))
+
+    assert [one.at for one in report([row, below]).actions] == ["0.0", "2.0/0.0"]
+
+
 def test_the_report_says_why_something_stands_or_is_unknown() -> None:
     row = charge()
     undo = refund(row)

@@ -26,6 +26,7 @@ from commitline import (
     tool,
 )
 from commitline.activities.conversation import Completion
+from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import Answer, call, say
 from commitline.activities.tool import NEVER_HAPPENED
 from commitline.errors import (
@@ -39,6 +40,7 @@ from commitline.errors import (
 from commitline.ledger import Action, Approval, Outcome, Question, UndoReport
 
 from .bench import Bench, eventually, fresh_id
+from .playing import Says, asked
 
 
 class Shop:
@@ -564,3 +566,55 @@ async def test_a_run_that_is_stopped_between_two_executions_is_undone(bench: Ben
     assert status.state == "canceled"
     assert shop.log == ["charge 1", "refund 1 receipt-1"]
     assert report.state == "compensated"
+
+
+def charging_what_is_asked(shop: Shop) -> App:
+    """An agent that charges the order that it is asked for, and says so."""
+
+    def answer(request: ModelRequest) -> Completion:
+        order = asked(request)[-1]
+        return say(f"charged {order}") if request.messages[-1].role == "tool" else charges(order)
+
+    return App([Agent("agent", Says(answer), "Do it.", tools=[shop.charge])])
+
+
+async def test_each_run_of_a_conversation_is_undone_and_stopped_by_itself(bench: Bench) -> None:
+    shop = Shop()
+    thread = fresh_id("thread")
+
+    async with bench.serving(charging_what_is_asked(shop)) as client:
+        first = await client.start("agent", "a", thread=thread)
+        await first.result()
+        await client.send(thread, "b")
+        await client.thread(thread).run.result()
+        of_first, of_newest = await first.actions(), await client.thread(thread).run.actions()
+        stopped = await first.stop(compensate=True)
+        untouched = list(shop.log)
+        report = await client.run(first.id, run_key=of_first[0].run_key).undo()
+        newest = await client.thread(thread).run.undo_report()
+
+    assert ["a" in one.args for one in of_first] == [True]
+    assert len(of_newest) == 1
+    assert of_first[0].run_key != of_newest[0].run_key
+    assert (stopped.state, stopped.run_key) == ("completed", of_first[0].run_key)
+    assert untouched == ["charge a", "charge b"]
+    assert shop.log == [*untouched, "refund a receipt-a"]
+    assert [(one.at, one.fate) for one in report.actions] == [("0.0", "undone")]
+    assert [one.fate for one in newest.actions] == ["stands"]
+
+
+async def test_a_stop_does_not_reach_the_conversations_next_run(bench: Bench) -> None:
+    shop = Shop()
+    thread = fresh_id("thread")
+
+    async with bench.serving(charging_what_is_asked(shop)) as client:
+        first = await client.start("agent", "a", thread=thread)
+        shop.held.clear()  # nothing is refunded meanwhile
+        await first.result()
+        second = await client.start("agent", "b", thread=thread)
+        stopped = await first.stop(reason="not this one")
+        result = await second.result()
+
+    assert stopped.state == "completed"
+    assert result.output == "charged b"
+    assert shop.log == ["charge a", "charge b"]
