@@ -457,7 +457,10 @@ class RunFailed(RunError):
     """The run ended without an answer; the message says why."""
 
     code = "CL501"
-    remedy = "See `commitline actions list` for what the run did: those actions stand."
+    remedy = (
+        "What it did is in `commitline actions list`, and stands but for what was undone: "
+        "`commitline undo RUN --show`."
+    )
 
 
 class MaxStepsExceeded(RunError):

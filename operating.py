@@ -159,6 +159,8 @@ async def answer(client: AgentClient, call: str, value: str, *, by: str) -> None
     run_id, _, at = call.rpartition(":")
     position, _, number = at.partition("/")
     run = client.run(run_id)
+    if not run_id:
+        raise AnswerRefused(f"a question is named as RUN:AT/N, not {call!r}")
     if not value.strip():
         raise AnswerRefused("an answer needs a value")
     if not number:

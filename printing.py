@@ -202,7 +202,8 @@ def relay(found: RelayReport) -> None:
         OUT.print(_gone(found.gone, now))
         ERR.print("Take back what they did: commitline undo RUN", style="dim")
     if not found.waiting and not found.gone:
-        ERR.print("Nothing to do.")
+        ERR.print("The relay has nothing to do.")
+        ERR.print("What waits for a person: commitline actions list --parked", style="dim")
 
 
 def relay_data(found: RelayReport) -> dict[str, Any]:

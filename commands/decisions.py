@@ -108,6 +108,8 @@ async def _decide(
     from ..canonical import parse
 
     run, _, position = call.rpartition(":")
+    if not run:
+        raise typer.BadParameter(f"a call is named as RUN:AT, not {call!r}")
     edited = None if args is None else parse(args)
     if edited is not None and not isinstance(edited, dict):
         raise typer.BadParameter("--args takes a JSON object")
