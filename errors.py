@@ -25,6 +25,7 @@
     │   ├── UndoRefused            CL217  the run has not ended
     │   ├── ActionNotFound         CL218  the ledger has no such action
     │   ├── ReopenRefused          CL219  the action cannot be tried again by itself
+    │   ├── Unstorable             CL220  Postgres cannot hold a value, now or later
     │   └── AnswerRefused          CL236  the question cannot be answered, or not so
     ├── ActionError             told to the model as an error without effect
     │   ├── InvalidArguments       CL301  the arguments do not fit the tool
@@ -282,6 +283,16 @@ class ReopenRefused(LedgerError):
 
     code = "CL219"
     remedy = "Nothing was changed. Settle it with `commitline actions settle`."
+
+
+class Unstorable(LedgerError):
+    """Postgres cannot hold a value, or cannot give it back; nothing that is repeated can help."""
+
+    code = "CL220"
+    remedy = (
+        "Nothing was written. Give a text without NUL and lone surrogates, and a date, a number "
+        "or a size within Postgres's limits."
+    )
 
 
 class AnswerRefused(LedgerError):

@@ -3,7 +3,7 @@
 A call takes a connection and gives it back before it returns, so none is held while a tool or
 a model works. It opens its own transaction, or is a single statement in autocommit. What meets
 a transient failure (a cut connection, a deadlock, a restart) is repeated until the deadline, so
-every call must be safe to repeat.
+every call must be safe to repeat. What Postgres can never take is `Unstorable` at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import psycopg
 from psycopg import errors as pg
 
-from ..errors import LedgerUnavailable
+from ..errors import LedgerUnavailable, Unstorable
 from .bounded import within
 from .pool import Connection, Pool
 from .sql import QUERIES
@@ -33,6 +33,13 @@ _TRANSIENT: Final = (
     psycopg.InterfaceError,  # the connection was closed under us
     pg.ReadOnlySqlTransaction,  # a demoted primary
 )
+
+_FOR_EVER: Final = (
+    psycopg.DataError,  # a NUL in a text, a date that Python does not have
+    pg.ProgramLimitExceeded,  # too large; it is an OperationalError, too
+    UnicodeEncodeError,  # a lone surrogate
+)
+"""What the same values meet every time: an activity that tried again would never end."""
 
 
 class LedgerCalls:
@@ -64,9 +71,9 @@ class LedgerCalls:
                             # A connection to a demoted primary stays read-only: drop it.
                             await connection.close()
                             raise
+                except _FOR_EVER as err:
+                    raise Unstorable(f"Postgres cannot hold a value: {err}") from err
                 except _TRANSIENT as err:
-                    if isinstance(err, pg.ProgramLimitExceeded):
-                        raise  # too large for Postgres, now and later
                     last = err
                     await asyncio.sleep(_BACK_OFF_SECONDS)
 

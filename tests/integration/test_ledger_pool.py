@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from psycopg.rows import DictRow, dict_row
 
-from commitline.errors import LedgerUnavailable
+from commitline.errors import LedgerUnavailable, Unstorable
 from commitline.identity import Position, RunKey
 from commitline.ledger import (
     ActionLedger,
@@ -306,6 +306,35 @@ async def test_a_statement_that_is_not_answered_is_given_up_and_the_pool_stays_u
     assert stored is not None
     assert (stored.state, stored.tries) == ("dispatched", 1)
     assert await ledger.record(claim, Outcome.ok("1")) == Outcome.ok("1")
+
+
+@pytest.mark.parametrize("text", ["a\x00b", "caf\udce9"], ids=["nul", "surrogate"])
+async def test_what_postgres_cannot_hold_is_refused_for_good_and_the_pool_stays_usable(
+    ledger: ActionLedger, pool: Pool, text: str
+) -> None:
+    for refused in (
+        ledger.claim(action(domain_key=text), attempt()),
+        ledger.get_run(RunKey(text)),
+        ledger.approvals.list(RunKey(text)),
+    ):
+        with pytest.raises(Unstorable, match="CL220") as found:
+            await refused
+        assert not found.value.retryable
+    usable = await use_both(pool)
+
+    assert usable == [1, 1]
+    assert await ledger.list() == []
+
+
+async def test_a_date_that_cannot_be_read_back_is_refused_for_good(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    await dispatched(ledger, action(), attempt())
+    async with pool.connection() as connection:
+        await connection.execute("update agent_actions set created_at = '20000-01-01'")
+
+    with pytest.raises(Unstorable, match="year"):
+        await ledger.list()
 
 
 async def test_a_pool_that_others_use_up_is_unavailable_and_not_an_error_of_another_kind(
