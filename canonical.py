@@ -75,6 +75,15 @@ def scrub(text: str, *, limit: int = 500) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in clean)
 
 
+def storable(text: str) -> str:
+    """Return a text for people as Postgres can hold it; all but a few are it already.
+
+    A NUL and a lone surrogate become ``?``. Not for what identifies something: two texts may
+    become one. Nothing else is changed or cut, unlike by `scrub`: it is a record of what was said.
+    """
+    return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
+
+
 def _encode(value: Json, *, sort_keys: bool) -> str:
     try:
         _check_plain(value, depth=0)

@@ -20,7 +20,7 @@ from temporalio.service import RPCError
 from .activities.limits import UNSET, RunLimits
 from .activities.plan import Plan
 from .activities.wire import pack
-from .canonical import scrub
+from .canonical import scrub, storable
 from .config import Settings, connect_temporal
 from .errors import InvalidRunId, NotAuthorized, RunInputConflict, SettlementRefused, ThreadBusy
 from .identity import ActionKey, RunKey, check_run_id, first_execution, thread_workflow
@@ -304,7 +304,8 @@ class AgentClient:
             key: Of the action.
             outcome: What the person found: `Outcome.ok` with what it returned (JSON text), or
                 `Outcome.error` with ``effect_possible=False``: it did not happen.
-            by: Who says so; kept on the row, and asked about by the client's ``authorize``.
+            by: Who says so; kept on the row, and asked about by the client's ``authorize``. What
+                Postgres cannot hold of it (a NUL, half a character) is ``?`` in both.
 
         Returns:
             The rows that were settled: it, and the calls that were answered with it.
@@ -319,6 +320,7 @@ class AgentClient:
         found = await ledger.get(key)
         if found is None:
             raise SettlementRefused(f"there is no action {key}")
+        by = storable(by)  # who is asked about is who is kept
         await self.check_authorized(by, found)
         return await ledger.settle(key, outcome, by=by)
 

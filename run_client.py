@@ -28,7 +28,7 @@ from .activities.admission import Decide
 from .activities.answering import Answered
 from .activities.undo_steps import UndoAgain
 from .activities.wire import from_text, pack, unpack
-from .canonical import dumps, scrub
+from .canonical import dumps, scrub, storable
 from .errors import AnswerRefused, ApprovalRefused, ResetRefused, RunFailed, UndoRefused
 from .identity import (
     THREAD_PREFIX,
@@ -307,8 +307,9 @@ class AnyRun:
         Args:
             position: Where the call stands, as in `approvals`.
             approve: Whether it is carried out.
-            by: Who decides; kept on the row, and asked about by the client's ``authorize``.
-            reason: Why; the model is told of a rejection's.
+            by: Who decides; kept on the row, and asked about by the client's ``authorize``. What
+                Postgres cannot hold of it (a NUL, half a character) is ``?`` in both.
+            reason: Why, kept the same way; the model is told of a rejection's.
             args: Other arguments than were asked about: all of them. They are validated as the
                 model's are, and are what is carried out and kept.
 
@@ -323,9 +324,15 @@ class AnyRun:
         asked = await ledger.approvals.get(action_key(run_key, Position(position)))
         if asked is None:
             raise ApprovalRefused(f"nothing was asked about {position} of the run {self.id!r}")
+        by = storable(by)  # who is asked about is who is kept
         await self._client.check_authorized(by, asked)
         said = Decide(
-            run_key, Position(position), approve, by, reason, None if args is None else dumps(args)
+            run_key,
+            Position(position),
+            approve,
+            by,
+            storable(reason),
+            None if args is None else dumps(args),
         )
         await self._tell(DECISION, said)
 
@@ -353,7 +360,8 @@ class AnyRun:
             question: As it was seen, from `questions`. Or the position of its call: what that
                 asks at this moment, which need not be what somebody has read.
             value: JSON data but for None, which says nothing.
-            by: Who answers; kept on the row, and asked about by the client's ``authorize``.
+            by: Who answers; kept on the row, and asked about by the client's ``authorize``. What
+                Postgres cannot hold of it (a NUL, half a character) is ``?`` in both.
 
         Raises:
             AnswerRefused: Another answer stands, it has expired, the call asks something else
@@ -373,6 +381,7 @@ class AnyRun:
         if asked is None or asked.run_key != run_key:
             where = question if isinstance(question, str) else question.key
             raise AnswerRefused(f"nothing was asked at {where} of the run {self.id!r}")
+        by = storable(by)  # who is asked about is who is kept
         await self._client.check_authorized(by, asked)
         said = Answered(run_key, asked.position, asked.number, by, text)
         await self._tell(ANSWERED, said)

@@ -87,7 +87,9 @@ class ApprovalActivities:
             )
         except (ActionError, LedgerError) as err:
             raise _refusal(err) from err
-        log.info("approval.decided", action_key=key, decision=decided.decision, by=said.by)
+        log.info(
+            "approval.decided", action_key=key, decision=decided.decision, by=decided.decided_by
+        )
         return pack(decided.decision)
 
     async def _go_on(self, run_key: RunKey) -> None:

@@ -81,5 +81,5 @@ class QuestionActivities:
             ) from err
         except LedgerError as err:
             raise as_failure(err) from err
-        log.info("question.answered", action_key=key, number=said.number, by=said.by)
+        log.info("question.answered", action_key=key, number=said.number, by=answered.answered_by)
         return pack(answered.number)

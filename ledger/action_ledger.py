@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from ..canonical import Json, parse
+from ..canonical import Json, parse, storable
 from ..errors import ActionNotFound, Fenced, RunInputConflict, RunNotRunning
 from ..identity import ActionKey, RunKey, parent_of
 from .action_rows import attempt_parameters
@@ -194,6 +194,7 @@ class ActionLedger(LedgerCalls):
                 stop it again.
         """
         parent = parent_of(run_key)
+        reason = storable(reason)
         parameters = {
             "run_key": run_key,
             "workflow_id": workflow_id,
@@ -376,7 +377,7 @@ class ActionLedger(LedgerCalls):
         parameters = {
             "key": claim.key,
             "token": claim.token,
-            "reason": reason,
+            "reason": storable(reason),
             "over": over,
             "failures": failures,
         }
@@ -399,7 +400,7 @@ class ActionLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> Action:
-            row = await fetch(connection, "park_unsent", key=key, reason=reason)
+            row = await fetch(connection, "park_unsent", key=key, reason=storable(reason))
             if row is None:
                 row = await fetch(connection, "get_action", key=key)
             assert row is not None, "an intent is not deleted"
@@ -418,7 +419,7 @@ class ActionLedger(LedgerCalls):
         Args:
             key: Of the action itself, not of a call that repeats it.
             outcome: What the person found.
-            by: Who says so; kept on the row.
+            by: Who says so; kept on the row, as `storable` has it.
 
         Raises:
             SettlementRefused: No such action, it is settled already, it repeats another, it
@@ -428,7 +429,7 @@ class ActionLedger(LedgerCalls):
 
         async def work(connection: Connection) -> Sequence[Action]:
             async with connection.transaction():
-                return await settle_action(connection, key, outcome, by)
+                return await settle_action(connection, key, outcome, storable(by))
 
         return await self._call(work)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Literal
 
+from ..canonical import storable
 from ..errors import ApprovalRefused, PlanDivergence, RunNotRunning
 from ..identity import ActionKey, Position, RunKey, action_key, epoch_of, step_of
 from .calls import Connection, LedgerCalls, Row, execute, fetch
@@ -160,8 +161,8 @@ class ApprovalLedger(LedgerCalls):
         Args:
             key: The action key of the call.
             approve: Whether it is carried out.
-            by: Who says so; kept on the row.
-            reason: Why; told to the model where it is rejected.
+            by: Who says so; kept on the row, as `storable` has it.
+            reason: Why, kept the same way; told to the model where it is rejected.
             edited_args: JSON text: other arguments than were asked about, valid for the tool.
 
         Raises:
@@ -169,12 +170,12 @@ class ApprovalLedger(LedgerCalls):
                 its run acts no more.
             LedgerUnavailable: No answer within the deadline; decide again.
         """
-        decision = "approved" if approve else "rejected"
+        decision, by = "approved" if approve else "rejected", storable(by)
         parameters = {
             "key": key,
             "decision": decision,
             "by": by,
-            "reason": reason,
+            "reason": None if reason is None else storable(reason),
             "edited_args": edited_args,
         }
 

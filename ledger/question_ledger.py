@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from ..canonical import storable
 from ..errors import AnswerRefused, Fenced, RunNotRunning
 from ..identity import ActionKey, RunKey, epoch_of, step_of
 from .actions import Action
@@ -128,7 +129,7 @@ class QuestionLedger(LedgerCalls):
             key: The action key of the call.
             number: Which of its questions.
             answer: JSON text; not ``null``.
-            by: Who says so; kept on the row.
+            by: Who says so; kept on the row, as `storable` has it.
 
         Raises:
             AnswerRefused: It has another answer, has expired, was replaced by another
@@ -137,7 +138,7 @@ class QuestionLedger(LedgerCalls):
         """
         if answer == "null":
             raise AnswerRefused(f"an answer to {key} needs a value")
-        at = {"key": key, "number": number}
+        at, by = {"key": key, "number": number}, storable(by)
 
         async def work(connection: Connection) -> Question:
             row = await fetch(connection, "answer", **at, answer=answer, by=by)

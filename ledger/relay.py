@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, Self, cast
 
+from ..canonical import storable
 from ..errors import ReopenRefused
 from ..identity import ActionKey, RunKey
 from .actions import Action, Effect, Outcome, Run
@@ -163,7 +164,7 @@ class RelayLedger(LedgerCalls):
 
         async def work(connection: Connection) -> None:
             async with connection.transaction():
-                await execute(connection, "park_given_up", key=key, reason=reason)
+                await execute(connection, "park_given_up", key=key, reason=storable(reason))
                 await execute(connection, "leave_undo", key=key)
                 await fetch(connection, "leave_if_settled", key=key)
 

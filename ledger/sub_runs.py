@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from ..canonical import storable
 from ..errors import Fenced, RunInputConflict, RunNotRunning, SubAgentClosed
 from ..identity import RunKey, parent_of
 from .actions import Action, Run
@@ -128,7 +129,7 @@ class SubRunLedger(LedgerCalls):
         Raises:
             RunNotRunning: The run that called it is stopping: nobody is told of this one.
         """
-        parent = parent_of(run_key)
+        parent, reason = parent_of(run_key), storable(reason)
 
         async def work(connection: Connection) -> Closed:
             async with connection.transaction():

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime
 
+from ..canonical import storable
 from ..errors import RunNotRunning, UndoRefused
 from ..identity import ActionKey, RunKey
 from .actions import Action, Run
@@ -80,7 +81,7 @@ class UndoLedger(LedgerCalls):
                 # What has begun is brought to its end, even where nothing is left to undo.
                 if run.state != "unwinding" and (may is None or not may["found"]):
                     return False
-                await execute(connection, "begin_undo", run_keys=keys, why=why)
+                await execute(connection, "begin_undo", run_keys=keys, why=storable(why))
                 return True
 
         return await self._call(work)

@@ -75,6 +75,23 @@ async def test_what_happened_is_recorded_with_who_said_so(ledger: ActionLedger) 
     assert replayed.action.result == RECEIPT.result
 
 
+@pytest.mark.parametrize("by", ["ad\x00a", "ad\udce9a"], ids=["nul", "surrogate"])
+async def test_what_cannot_be_stored_of_a_name_or_a_reason_does_not_keep_the_rest_out(
+    ledger: ActionLedger, by: str
+) -> None:
+    request = charge("0.0")
+    claim = await ledger.claim(request, attempt())
+    assert isinstance(claim, Dispatched)
+
+    left = await ledger.park(claim, f"lost {by}")
+    [settled] = await ledger.settle(request.key, RECEIPT, by=by)
+    [again] = await ledger.settle(request.key, RECEIPT, by=by)
+
+    assert left.parked_reason == "lost ad?a"
+    assert (settled.state, settled.decided_by) == ("ok", "ad?a")
+    assert (again.decided_by, again.decided_at) == ("ad?a", settled.decided_at)
+
+
 async def test_what_did_not_happen_frees_the_domain_key_for_the_next_generation(
     ledger: ActionLedger,
 ) -> None:

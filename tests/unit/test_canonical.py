@@ -9,7 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitline.canonical import MAX_DEPTH, Json, canonical, digest, dumps, parse, scrub
+from commitline.canonical import (
+    MAX_DEPTH,
+    Json,
+    canonical,
+    digest,
+    dumps,
+    parse,
+    scrub,
+    storable,
+)
 from commitline.errors import UnrepresentableValue
 
 AWKWARD: tuple[Json, ...] = (
@@ -195,6 +204,26 @@ def test_brackets_in_text_do_not_count_as_depth() -> None:
 )
 def test_text_for_people_is_printable_and_short(text: str, scrubbed: str) -> None:
     assert scrub(text) == scrubbed
+
+
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        (
+            "not now\n\t\x1b[31m caf\u00e9\u00a0! \U0001f389",
+            "not now\n\t\x1b[31m caf\u00e9\u00a0! \U0001f389",
+        ),
+        ("a\x00b", "a?b"),
+        ("caf\udce9", "caf?"),
+        ("x" * 9_000, "x" * 9_000),
+    ],
+    ids=["what it can hold", "nul", "surrogate", "long"],
+)
+def test_text_for_people_is_stored_as_it_was_said_where_postgres_can(
+    text: str, stored: str
+) -> None:
+    assert storable(text) == stored
+    assert storable(stored) == stored
 
 
 @given(texts)

@@ -8,12 +8,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.common import RetryPolicy
+from temporalio.client import WorkflowUpdateFailedError
+from temporalio.common import RawValue, RetryPolicy
+from temporalio.exceptions import ApplicationError
 
 from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, Tool, tool
+from commitline.activities.admission import Decide
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import Answer, call, say
+from commitline.activities.wire import pack
 from commitline.errors import (
     ApprovalRefused,
     CommitlineError,
@@ -26,6 +30,7 @@ from commitline.errors import (
 from commitline.identity import Position, RunKey
 from commitline.ledger import Action, Approval, Question
 from commitline.ledger.approvals import ApprovalRequest, check_same
+from commitline.workflows.run_frame import DECISION
 
 from .bench import Bench, eventually, fresh_id
 from .relay_bench import LONG_AGO, ledger_of
@@ -363,6 +368,53 @@ async def test_a_decision_about_nothing_is_refused(bench: Bench) -> None:
             await run.decide("7.0", approve=True, by="ada")
         await run.decide("0.0", approve=False, by="ada")
         await run.result()
+
+
+@pytest.mark.parametrize("odd", ["a\x00b", "a\udce9b"], ids=["nul", "surrogate"])
+async def test_a_name_and_a_reason_that_cannot_be_stored_wedge_nothing(
+    bench: Bench, odd: str
+) -> None:
+    paid = Paid()
+    seen: list[str] = []
+
+    def authorize(by: str, about: object) -> bool:
+        seen.append(by)
+        return True
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as served:
+        guarded = AgentClient(served.temporal, bench.settings, authorize=authorize)
+        async with guarded as client:
+            run = await client.start("agent", "go", id=fresh_id())
+            await waiting(run)
+            for _ in range(2):
+                await run.decide("0.0", approve=False, by=odd, reason=f"not {odd}")
+            await run.result()
+            (decided,) = await run.approvals(only_waiting=False)
+            results = await told(run)
+
+    assert (decided.decision, decided.decided_by, decided.reason) == ("rejected", "a?b", "not a?b")
+    assert seen == ["a?b", "a?b"]
+    assert "rejected by a?b: not a?b" in results[0][1]
+
+
+async def test_what_can_never_be_stored_is_refused_and_not_tried_for_ever(bench: Bench) -> None:
+    paid = Paid()
+
+    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        (asked,) = await waiting(run)
+        workflow = bench.temporal.get_workflow_handle(run.id)
+        said = Decide(asked.run_key, Position("0.0\x00"), approve=True, by="ada")
+        async with asyncio.timeout(20):
+            with pytest.raises(WorkflowUpdateFailedError) as refused:
+                await workflow.execute_update(DECISION, pack(said), result_type=RawValue)
+        await run.decide("0.0", approve=True, by="ada")
+        await run.result()
+
+    assert isinstance(refused.value.cause, ApplicationError)
+    assert refused.value.cause.type == "Unstorable"
+    assert "CL220" in refused.value.cause.message
+    assert paid.calls == [("4821", 500)]
 
 
 async def test_an_approval_is_for_one_call_alone(bench: Bench) -> None:

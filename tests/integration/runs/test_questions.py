@@ -206,6 +206,22 @@ async def test_one_of_many_answers_counts_and_for_the_question_that_was_seen(
     assert (asks.ended, len(asks.begun)) == ([[winner, 2]], 3)
 
 
+@pytest.mark.parametrize("by", ["ad\x00a", "ad\udce9a"], ids=["nul", "surrogate"])
+async def test_a_name_that_cannot_be_stored_wedges_nothing(bench: Bench, by: str) -> None:
+    asks = Asks(once)
+
+    async with bench.serving(app_of(asks.tool, answers=[refunds("1"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        (question,) = await asked(run, PAYLOAD)
+        for _ in range(2):
+            await run.answer(question, ANSWER, by=by)
+        result = await run.result()
+        (answered,) = await run.questions(only_waiting=False)
+
+    assert (result.output, asks.ended) == ("Done.", [ANSWER])
+    assert answered.answered_by == "ad?a"
+
+
 async def test_an_answer_is_for_its_call_alone_and_for_what_was_asked(bench: Bench) -> None:
     prices = iter((100, 120, 120, 120, 300, 300))
 

@@ -362,6 +362,20 @@ async def test_stopping_twice_is_stopping_once_and_the_first_reason_stands(
     assert await rows(bench) == [("ended", True, "the first")]
 
 
+@pytest.mark.parametrize("odd", ["a\x00b", "a\udce9b"], ids=["nul", "surrogate"])
+async def test_a_reason_that_cannot_be_stored_does_not_keep_a_run_from_stopping(
+    bench: Bench, signals: Signals, odd: str
+) -> None:
+    async with bench.serving(then_after(hanging(signals))) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await seen(signals.began)
+        status = await run.stop(reason=odd)
+        await run.undo(reason=odd)
+
+    assert status.state == "canceled"
+    assert (await rows(bench))[0][1:] == (True, "a?b")
+
+
 # --- nothing opens it again
 
 
@@ -567,6 +581,20 @@ async def test_the_command_stops_a_run_and_says_what_is_unknown(
     assert f"{run.id}: had ended before: canceled" in again.stdout
     assert CALLED == {"act": 1, "cleaned up": 1}
     assert await rows(bench) == [("ended", True, "by ada")]
+
+
+async def test_the_command_stops_a_run_with_a_reason_in_bytes_that_are_not_utf8(
+    bench: Bench,
+) -> None:
+    run = await AgentClient(bench.temporal, bench.settings).start("agent", "go", id=fresh_id())
+
+    stopping = await commitline(
+        bench, "stop", run.id, "--reason", os.fsdecode(b"caf\xe9"), "--wait", "0", "--json"
+    )
+    await bench.temporal.get_workflow_handle(run.id).terminate()
+
+    assert json.loads(stopping.stdout) == {"id": run.id, "state": "stopping", "unknown": []}
+    assert await rows(bench) == [("stopping", True, "caf?")]
 
 
 async def test_the_command_fails_while_no_worker_is_there_to_finish(bench: Bench) -> None:
