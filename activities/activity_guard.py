@@ -36,7 +36,7 @@ from ..ledger import Action, ActionRequest, Effect, Outcome, Question
 from ..ledger.codec import error_text
 from .activity_failures import NOT_STARTED
 from .failures import Exceptions, Failure
-from .limits import CallLimits
+from .limits import LONGEST, CallLimits
 from .origin import Origin
 from .replies import Unrecorded
 from .state import GivenState
@@ -268,6 +268,8 @@ class GuardedActivity:
             raise DefinitionError(f"the activity {self._name!r} has a key_ttl and is no IDEMPOTENT")
         if self._key_ttl is not None and self._key_ttl <= timedelta():
             raise DefinitionError(f"the activity {self._name!r} has a key_ttl that is not positive")
+        if self._key_ttl is not None and self._key_ttl > LONGEST:
+            raise DefinitionError(f"the activity {self._name!r} has a key_ttl over ten years")
         if self._tries < 1:
             raise DefinitionError(f"the activity {self._name!r} has no tries; one is the least")
         fields = self._template.fields if self._template else frozenset()

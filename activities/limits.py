@@ -33,6 +33,9 @@ BACKSTOP: Final = timedelta(seconds=30)
 NO_LIMIT: Final = timedelta(days=3650)
 """What the server is told where there is no limit; it wants one."""
 
+LONGEST: Final = timedelta(days=3653)
+"""Ten years, of what is set for a tool and becomes a date: past the year 9999 there is none."""
+
 DEFAULTS: Final = {"tool_timeout": 300.0, "node_timeout": 900.0, "model_timeout": 600.0}
 """Seconds."""
 

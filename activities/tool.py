@@ -32,7 +32,7 @@ from ..ledger.codec import encode_result
 from .asking import Asking, ask_person
 from .conversation import ToolDefinition
 from .failures import Exceptions, Failure
-from .limits import UNSET
+from .limits import LONGEST, UNSET
 from .state import GivenState, State, StateCopy, check_state_model
 
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -355,7 +355,7 @@ def tool(
             arguments (a dict, as JSON has them) that says whether. It may be called again, so
             it only looks at them.
         approval_expires: How long a call waits for its approval, and for the answer to a
-            question that it asks (`ToolContext.interrupt`); None is for ever.
+            question that it asks (`ToolContext.interrupt`): ten years at most; None is for ever.
         compensate: The tool that undoes a call of this one, when its run fails or is stopped
             with ``compensate=True``. Its parameters get the arguments of their names, and
             ``result`` what the call returned; ``ctx.undoes`` has all of it.
@@ -488,6 +488,12 @@ def _wrongs(made: Tool) -> Iterator[tuple[Any, str]]:
         "has a key_ttl, which only an IDEMPOTENT one has",
     )
     yield ttl is not None and ttl <= timedelta(), "has a key_ttl that is not positive"
+    for what, lasts in (
+        ("a key_ttl", ttl),
+        ("a lookup_settles_after", made.settles_after),
+        ("an approval_expires", made.approval_expires),
+    ):
+        yield lasts is not None and lasts > LONGEST, f"has {what} over ten years"
     yield inspect.isasyncgenfunction(made.fn), "yields: return what it has to say, as a list"
     yield made.settles_after < timedelta(), "has a lookup_settles_after below zero"
     yield made.tries < 1, "has no tries; one is the least"

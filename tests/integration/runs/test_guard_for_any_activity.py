@@ -514,6 +514,8 @@ def test_definitions_that_cannot_work_are_refused() -> None:
         GuardedActivity(charge, effect=Effect.READ, idempotency_key="order-{order_id}")
     with pytest.raises(DefinitionError, match="key_ttl and is no IDEMPOTENT"):
         GuardedActivity(charge, effect=Effect.AT_MOST_ONCE, key_ttl=timedelta(hours=1))
+    with pytest.raises(DefinitionError, match="key_ttl over ten years"):
+        GuardedActivity(charge, effect=Effect.IDEMPOTENT, key_ttl=timedelta.max)
     with pytest.raises(DefinitionError, match="cannot say how it is looked up"):
         GuardedActivity(charge, effect=Effect.LOOKUP)
 
