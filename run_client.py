@@ -26,10 +26,18 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from .activities.admission import Decide
 from .activities.answering import Answered
+from .activities.model import over_limit
 from .activities.undo_steps import UndoAgain
 from .activities.wire import from_text, pack, unpack
 from .canonical import dumps, scrub, storable
-from .errors import AnswerRefused, ApprovalRefused, ResetRefused, RunFailed, UndoRefused
+from .errors import (
+    AnswerRefused,
+    ApprovalRefused,
+    InvalidArguments,
+    ResetRefused,
+    RunFailed,
+    UndoRefused,
+)
 from .identity import (
     THREAD_PREFIX,
     Position,
@@ -310,12 +318,13 @@ class AnyRun:
             by: Who decides; kept on the row, and asked about by the client's ``authorize``. What
                 Postgres cannot hold of it (a NUL, half a character) is ``?`` in both.
             reason: Why, kept the same way; the model is told of a rejection's.
-            args: Other arguments than were asked about: all of them. They are validated as the
-                model's are, and are what is carried out and kept.
+            args: Other arguments than were asked about: all of them, 256 KiB at most. They are
+                validated as the model's are, and are what is carried out and kept.
 
         Raises:
             ApprovalRefused: Another decision stands, it has expired, or nothing was asked.
-            InvalidArguments: The edited arguments do not fit the tool; nothing is decided.
+            InvalidArguments: The edited arguments do not fit the tool, or are too large; nothing
+                is decided.
             NotAuthorized: This person may not decide this.
             RunNotFound: No run has this id, or it has ended.
         """
@@ -332,7 +341,7 @@ class AnyRun:
             approve,
             by,
             storable(reason),
-            None if args is None else dumps(args),
+            None if args is None else _edited_text(asked.tool, args),
         )
         await self._tell(DECISION, said)
 
@@ -550,6 +559,13 @@ def _answer_text(value: Any) -> str:
     text = dumps(value)
     if len(text) > MAX_ANSWER:
         raise AnswerRefused(f"an answer of {len(text)} characters is over {MAX_ANSWER}")
+    return text
+
+
+def _edited_text(tool: str, args: Mapping[str, Any]) -> str:
+    text = dumps(args)
+    if problem := over_limit(tool, len(text)):
+        raise InvalidArguments(problem)  # the run would say so, too, but Temporal may not carry it
     return text
 
 

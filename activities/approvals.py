@@ -27,6 +27,7 @@ from . import replies
 from .activity_failures import as_failure
 from .admission import ADMIT, DECIDE, Admission, Admit, Decide
 from .agent import App
+from .model import over_limit
 from .serving import served_tool
 from .tool import Tool
 from .wire import pack, unpack
@@ -77,7 +78,7 @@ class ApprovalActivities:
             if said.arguments is not None and said.approve:
                 found = await self._approvals.get(key)
                 if found is not None:
-                    edited = _effective(served_tool(self._app, found.tool), said.arguments)
+                    edited = _edited(served_tool(self._app, found.tool), said.arguments)
             decided = await self._approvals.decide(
                 key,
                 approve=said.approve,
@@ -131,6 +132,13 @@ def _refusal(error: ActionError | LedgerError) -> ApplicationError:
             category=ApplicationErrorCategory.BENIGN,
         )
     return failure
+
+
+def _edited(tool: Tool, arguments: str) -> str:
+    """Return the effective arguments that a person gives instead, as large as a model's may be."""
+    if problem := over_limit(tool.name, len(arguments)):
+        raise InvalidArguments(problem)
+    return _effective(tool, arguments)
 
 
 def _effective(tool: Tool, arguments: str) -> str:

@@ -93,12 +93,19 @@ def _examine_call(call: ToolCall, *, cut_off: bool, excess: bool) -> ToolCall:
         else:
             if not isinstance(arguments, dict):
                 problem = "the arguments are not a JSON object"
-            elif size > MAX_ARGUMENTS:
-                problem = (
-                    f"{scrub(call.name, limit=64)}: the arguments have {size:,} bytes, "
-                    f"over {MAX_ARGUMENTS // 1024} KiB"
-                )
+            else:
+                problem = over_limit(call.name, size)
     if problem is None:
         return replace(call, arguments=call.arguments or "{}")
     # What cannot be run need not be carried whole through history.
     return replace(call, problem=problem, arguments=call.arguments[:2_000])
+
+
+def over_limit(tool: str, size: int) -> str | None:
+    """Say that a call's arguments have too many bytes of JSON; None where they have not."""
+    if size <= MAX_ARGUMENTS:
+        return None
+    return (
+        f"{scrub(tool, limit=64)}: the arguments have {size:,} bytes, "
+        f"over {MAX_ARGUMENTS // 1024} KiB"
+    )

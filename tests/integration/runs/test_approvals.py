@@ -18,6 +18,7 @@ from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import Answer, call, say
 from commitline.activities.wire import pack
+from commitline.canonical import dumps
 from commitline.errors import (
     ApprovalRefused,
     CommitlineError,
@@ -247,6 +248,38 @@ async def test_edited_arguments_are_validated_kept_keyed_and_carried_out(bench: 
         '{"order_id":"4821","cents":500}',
         '{"order_id":"4822","cents":80}',
     )
+
+
+async def test_edited_arguments_may_be_as_large_as_a_models_and_no_larger(bench: Bench) -> None:
+    noted: list[int] = []
+
+    @tool(effect=Effect.IDEMPOTENT, approval=True)
+    async def note(text: str) -> None:
+        """Note it."""
+        noted.append(len(text))
+
+    largest = "x" * (262_144 - len('{"text":""}'))
+    over = {"text": f"{largest}x"}
+    told = "note: the arguments have 262,145 bytes, over 256 KiB"
+    answers = [call(("note", {"text": "short"})), say("Done.")]
+
+    async with bench.serving(app_of(note, answers=answers)) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        (asked,) = await waiting(run)
+        with pytest.raises(InvalidArguments, match=told):
+            await run.decide("0.0", approve=True, by="ada", args=over)
+        # Of a client that does not look by itself.
+        workflow = bench.temporal.get_workflow_handle(run.id)
+        said = Decide(asked.run_key, asked.position, approve=True, by="ada", arguments=dumps(over))
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await workflow.execute_update(DECISION, pack(said), result_type=RawValue)
+        await run.decide("0.0", approve=True, by="ada", args={"text": largest})
+        await run.result()
+
+    assert isinstance(refused.value.cause, ApplicationError)
+    assert refused.value.cause.type == "InvalidArguments"
+    assert told in refused.value.cause.message
+    assert noted == [len(largest)]
 
 
 async def test_what_nobody_approves_in_time_is_not_carried_out(bench: Bench) -> None:
