@@ -322,11 +322,12 @@ class AnyRun:
                 validated as the model's are, and are what is carried out and kept.
 
         Raises:
-            ApprovalRefused: Another decision stands, it has expired, or nothing was asked.
+            ApprovalRefused: Another decision stands, it has expired, nothing was asked, or the run
+                has ended; the message says how.
             InvalidArguments: The edited arguments do not fit the tool, or are too large; nothing
                 is decided.
             NotAuthorized: This person may not decide this.
-            RunNotFound: No run has this id, or it has ended.
+            RunNotFound: No run has this id.
         """
         run_key = await _run_key_of(await self.describe())
         ledger = await self._client.ledger()
@@ -343,7 +344,7 @@ class AnyRun:
             storable(reason),
             None if args is None else _edited_text(asked.tool, args),
         )
-        await self._tell(DECISION, said)
+        await self._tell(DECISION, said, late=ApprovalRefused)
 
     async def questions(self, *, only_waiting: bool = True) -> Sequence[Question]:
         """Return what the run's calls ask a person midway, longest waiting first; only reads.
@@ -374,10 +375,11 @@ class AnyRun:
 
         Raises:
             AnswerRefused: Another answer stands, it has expired, the call asks something else
-                by now, nothing was asked, or there is no value, or one of over 256 KiB.
+                by now, nothing was asked, the run has ended (the message says how), or there is
+                no value, or one of over 256 KiB.
             UnrepresentableValue: The value has no JSON form.
             NotAuthorized: This person may not answer this.
-            RunNotFound: No run has this id, or it has ended.
+            RunNotFound: No run has this id.
         """
         text = _answer_text(value)
         run_key = await _run_key_of(await self.describe())
@@ -393,7 +395,7 @@ class AnyRun:
         by = storable(by)  # who is asked about is who is kept
         await self._client.check_authorized(by, asked)
         said = Answered(run_key, asked.position, asked.number, by, text)
-        await self._tell(ANSWERED, said)
+        await self._tell(ANSWERED, said, late=AnswerRefused)
 
     async def status(self) -> RunStatus:
         """Return where the run is. Safe to repeat.
@@ -451,18 +453,24 @@ class AnyRun:
         only._first = _first_of(described)
         return only
 
-    async def _tell(self, update: str, said: Decide | Answered) -> None:
+    async def _tell(
+        self, update: str, said: Decide | Answered, *, late: type[ApprovalRefused | AnswerRefused]
+    ) -> None:
         """Have the run take down what a person said.
 
         Raises:
-            CommitlineError: What the run refuses it with.
-            RunNotFound: No run has this id, or it has ended.
+            CommitlineError: What the run refuses it with; ``late``, where it has ended.
+            RunNotFound: No run has this id.
         """
         try:
             await self._workflow.execute_update(update, pack(said), result_type=RawValue)
         except WorkflowUpdateFailedError as err:
             raise ended_badly(self.id, err.cause) from err
         except RPCError as err:
+            if err.status is RPCStatusCode.NOT_FOUND:
+                state = _state(await self.describe())  # an ended run takes no update, either
+                if state not in ("running", "stopping"):
+                    raise late(f"the run {self.id!r} has ended: {state}") from err
             raise refused(self.id, err) from err
 
     async def _progress(self) -> Progress | None:

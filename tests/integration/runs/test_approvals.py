@@ -289,7 +289,7 @@ async def test_what_nobody_approves_in_time_is_not_carried_out(bench: Bench) -> 
         run = await client.start("agent", "go", id=fresh_id())
         await run.result()
         (asked,) = await run.approvals(only_waiting=False)
-        with pytest.raises(CommitlineError):
+        with pytest.raises(ApprovalRefused, match="has ended: completed"):
             await run.decide("0.0", approve=True, by="ada")
         results = await told(run)
 
@@ -342,7 +342,7 @@ async def test_a_stop_ends_the_wait_and_nothing_can_be_decided_any_more(bench: B
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run)
         status = await run.stop()
-        with pytest.raises(CommitlineError):
+        with pytest.raises(ApprovalRefused, match="has ended: canceled"):
             await run.decide("0.0", approve=True, by="ada")
         left = await run.approvals()
         with pytest.raises(RunFailed):

@@ -23,7 +23,7 @@ from commitline import (
 )
 from commitline.activities.scripted_model import Answer, call, say
 from commitline.canonical import parse
-from commitline.errors import AnswerRefused, CommitlineError, NotAuthorized, RunFailed
+from commitline.errors import AnswerRefused, NotAuthorized, RunFailed
 from commitline.ledger import Action, Approval, Question
 from commitline.tests.integration.runs.isolated_tools import asks_elsewhere
 
@@ -278,7 +278,7 @@ async def test_what_nobody_answers_in_time_is_not_executed_and_holds_nothing(
         run = await client.start("agent", "go", id=fresh_id())
         await run.result()
         results, actions = await told(run), await run.actions()
-        with pytest.raises(CommitlineError):
+        with pytest.raises(AnswerRefused, match="has ended: completed"):
             await run.answer("0.0", "late", by="ada")
         await run.reset(to_step=0)
         await run.result()
@@ -350,7 +350,7 @@ async def test_a_stop_ends_the_wait_and_nothing_is_called_any_more(bench: Bench)
         run = await client.start("agent", "go", id=fresh_id())
         (question,) = await asked(run, PAYLOAD)
         status = await run.stop()
-        with pytest.raises(CommitlineError):
+        with pytest.raises(AnswerRefused, match="has ended: canceled"):
             await run.answer(question, 1, by="ada")
         left, (action,) = await run.questions(), await run.actions()
         with pytest.raises(RunFailed):
