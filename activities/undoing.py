@@ -14,7 +14,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 
 from ..canonical import digest, dumps, parse, scrub
-from ..errors import ActionError, LedgerError
+from ..errors import ActionError, LedgerError, UnrepresentableValue
 from ..identity import ActionKey
 from ..ledger import Action, DueUndo, UndoLedger, UndoReport
 from ..ledger.actions import Effect, Purpose
@@ -153,8 +153,12 @@ class UndoSteps:
         if made is None:
             return _lacking(found, name, "undoes it")
         if begun is None:
-            given = made.undo_arguments(found.args, found.recorded)
-            arguments, requested = dumps(given), digest(given)
+            try:
+                given = made.undo_arguments(found.args, found.recorded)
+                arguments, requested = dumps(given), digest(given)
+            except UnrepresentableValue as err:  # a result is one level deeper among arguments
+                problem = f"{name} cannot be given what {found.tool} was: {err.message}"
+                return UndoStep(found.key, name, problem=scrub(problem, limit=300))
         else:
             arguments, requested = begun.args, begun.requested_digest
         # Of what may have been sent the row counts, whatever newer code makes of its arguments.
