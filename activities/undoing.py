@@ -16,7 +16,7 @@ from temporalio.common import RawValue
 from ..canonical import digest, dumps, parse, scrub
 from ..errors import ActionError, LedgerError, UnrepresentableValue
 from ..identity import ActionKey
-from ..ledger import Action, DueUndo, UndoLedger, UndoReport
+from ..ledger import Action, ActionFate, DueUndo, UndoLedger, UndoReport
 from ..ledger.actions import Effect, Purpose
 from ..ledger.codec import error_text
 from .activity_failures import as_failure
@@ -35,7 +35,7 @@ from .undo_steps import (
     UndoPlan,
     UndoStep,
 )
-from .wire import pack, unpack
+from .wire import pack, to_text, unpack
 
 log = structlog.get_logger("commitline")
 
@@ -47,7 +47,9 @@ Temporal, which refuses a payload over 2 MiB again and again."""
 _TOLD: Final = 200
 """How many actions a report tells of where it travels; the ledger has them all."""
 _TOLD_CHARACTERS: Final = 300
-"""How much of their arguments."""
+"""How much of their arguments, and of the reasons: a character escapes to up to twelve."""
+_MAX_REPORT: Final = 1_500_000
+"""Characters of a report, as it travels."""
 
 
 class UndoActivities:
@@ -235,15 +237,19 @@ def own_limits(made: Tool) -> CallLimits:
 
 def _with_reasons(told: UndoReport, reasons: Mapping[ActionKey, str]) -> UndoReport:
     """Say of what was passed by why it was; shortened, so that it travels."""
-    found = sorted(told.actions, key=lambda fate: fate.fate == "undone")[:_TOLD]
-    kept = {fate.key for fate in found}
-    actions = [
-        replace(
-            fate,
-            args=scrub(fate.args, limit=_TOLD_CHARACTERS),
-            why=reasons.get(fate.key, fate.why) if fate.fate == "stands" else fate.why,
-        )
-        for fate in told.actions
-        if fate.key in kept
-    ]
-    return replace(told, actions=actions)
+    kept: set[ActionKey] = set()
+    room = _MAX_REPORT
+    short = [_shortened(fate, reasons) for fate in told.actions]
+    for fate in sorted(short, key=lambda fate: fate.fate == "undone")[:_TOLD]:
+        room -= len(to_text(fate))
+        if room < 0:
+            break
+        kept.add(fate.key)
+    actions = [fate for fate in short if fate.key in kept]
+    return replace(told, actions=actions, left_out=len(short) - len(actions))
+
+
+def _shortened(fate: ActionFate, reasons: Mapping[ActionKey, str]) -> ActionFate:
+    why = reasons.get(fate.key, fate.why) if fate.fate == "stands" else fate.why
+    args, why = (scrub(text, limit=_TOLD_CHARACTERS) for text in (fate.args, why))
+    return replace(fate, args=args, why=why)

@@ -97,6 +97,8 @@ class UndoReport:
     state: UndoState
     actions: list[ActionFate]
     """Those that took effect, or may have, in the order of their undo."""
+    left_out: int = 0
+    """How many more there are, where it had to be short to travel: first of all undone ones."""
 
     @property
     def standing(self) -> list[ActionFate]:

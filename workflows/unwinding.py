@@ -45,6 +45,8 @@ tried again."""
 _OTHERS_TRIES: Final = 5
 """How often another worker is looked for that has the tool; during a deploy there is one."""
 _BETWEEN_THEM: Final = timedelta(seconds=2)
+_REASONS_AT_MOST: Final = 200
+"""How many reasons travel to the report, which tells of no more actions."""
 
 
 class Unwinding:
@@ -136,7 +138,8 @@ class Unwinding:
 
     def _pass(self, step: UndoStep, why: str) -> None:
         self._passed.append(step.passes or step.key)
-        self._reasons[step.key] = scrub(why, limit=300)
+        if len(self._reasons) < _REASONS_AT_MOST:
+            self._reasons[step.key] = scrub(why, limit=300)
 
     def _show(self, state: str) -> None:
         self._progress.state = state
@@ -167,7 +170,8 @@ def without_remedy(text: str) -> tuple[str, str]:
 def in_words(report: UndoReport) -> str:
     """Say what of a run was undone, and what stands."""
     undone = [fate for fate in report.actions if fate.fate == "undone"]
-    told = [f"The run is {report.state}: {len(undone)} undone"]
+    more = f", {report.left_out} more not listed" if report.left_out else ""
+    told = [f"The run is {report.state}: {len(undone)} undone{more}"]
     told += [
         f"{fate.tool} at {fate.at} {'is unknown' if fate.fate == 'unknown' else 'stands'} "
         f"({fate.why})"

@@ -1,11 +1,16 @@
-"""Which steps of an undo travel together."""
+"""Which steps of an undo travel together, and what of its report travels."""
 
 from __future__ import annotations
 
-from commitline.activities.undo_steps import UndoStep
-from commitline.activities.undoing import _MAX_CALL, _that_travel
+import pytest
+
+from commitline.activities.undo_steps import UndoOutcome, UndoStep
+from commitline.activities.undoing import _MAX_CALL, _that_travel, _with_reasons
 from commitline.activities.wire import to_text
-from commitline.identity import ActionKey
+from commitline.identity import ActionKey, Position, RunKey
+from commitline.ledger import ActionFate, UndoReport
+from commitline.ledger.undo_rules import Fate
+from commitline.workflows.unwinding import in_words
 
 TWO_MIB = 2 * 1024 * 1024
 
@@ -33,3 +38,31 @@ def test_a_step_that_cannot_travel_is_passed_by_and_holds_up_no_other() -> None:
     assert (passed.arguments, passed.origin, passed.passes) == ("{}", None, huge.passes)
     assert "too many to travel" in passed.problem
     assert kept == small
+
+
+def fate(index: int, what: Fate, *, run: str = "r/1", text: str = "") -> ActionFate:
+    key = ActionKey(f"{run}:{index}.0")
+    return ActionFate(key, RunKey(run), Position(f"{index}.0"), "charge", text, what, text)
+
+
+def test_a_report_tells_first_of_what_is_not_undone_and_how_many_it_leaves_out() -> None:
+    fates = [fate(1, "undone"), *(fate(index, "unknown") for index in range(2, 201))]
+    given = UndoReport("partly compensated", [*fates, fate(201, "undone"), fate(202, "stands")])
+
+    told = _with_reasons(given, {fate(202, "stands").key: "the bank is closed"})
+
+    assert [one.fate for one in told.actions] == ["unknown"] * 199 + ["stands"]
+    assert told.standing[-1].why == "the bank is closed"
+    assert told.left_out == 2
+    assert in_words(told).startswith("The run is partly compensated: 0 undone, 2 more not listed;")
+
+
+@pytest.mark.parametrize("run", ["r/1", "\N{GRINNING FACE}" * 500])
+def test_a_report_travels_however_long_its_reasons_are(run: str) -> None:
+    fates = [fate(i, "unknown", run=run, text="\N{GRINNING FACE}" * 1_000) for i in range(400)]
+
+    told = _with_reasons(UndoReport("partly compensated", fates), {})
+
+    assert len(to_text(UndoOutcome(finished=True, report=told))) < TWO_MIB
+    assert len(told.actions) + told.left_out == 400
+    assert len(told.actions) > 50
