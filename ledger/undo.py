@@ -77,7 +77,7 @@ class UndoLedger(LedgerCalls):
                     )
                     if final is not None and final["found"]:
                         return False
-                may = await fetch(connection, "may_undo", run_keys=keys)
+                may = await fetch(connection, "may_undo", run_keys=keys, asked_for=asked_for)
                 # What has begun is brought to its end, even where nothing is left to undo.
                 if run.state != "unwinding" and (may is None or not may["found"]):
                     return False

@@ -171,7 +171,9 @@ def in_words(report: UndoReport) -> str:
     """Say what of a run was undone, and what stands."""
     undone = [fate for fate in report.actions if fate.fate == "undone"]
     more = f", {report.left_out} more not listed" if report.left_out else ""
-    told = [f"The run is {report.state}: {len(undone)} undone{more}"]
+    nothing = report.state == "nothing to undo"
+    state = "It left nothing to undo" if nothing else f"The run is {report.state}"
+    told = [f"{state}: {len(undone)} undone{more}"]
     told += [
         f"{fate.tool} at {fate.at} {'is unknown' if fate.fate == 'unknown' else 'stands'} "
         f"({fate.why})"

@@ -11,12 +11,16 @@ select r.*, clock_timestamp() as now from agent_runs r join tree using (run_key)
  order by tree.depth, r.run_key
    for update of r;
 
--- may_undo: whether anything of these runs stands, or may, that a tool can take back.
+-- may_undo: whether anything of these runs stands, or may, that a tool can take back; or is
+-- accepted and not sent yet, which an undo calls off. Of that, where nobody has asked for the undo,
+-- what a tool could take back once it is sent: the rest is sent whatever becomes of the run.
 select exists (
     select from agent_actions
-     where run_key = any(%(run_keys)s) and compensator is not null and undone_by is null
-       and duplicate_of is null and dispatched_at is not null
+     where run_key = any(%(run_keys)s) and undone_by is null and duplicate_of is null
        and (status = 'pending' or effect_possible)
+       and (compensator is not null and dispatched_at is not null
+            or relayed and status = 'pending' and dispatched_at is null
+               and (compensator is not null or %(asked_for)s))
 ) as found;
 
 -- took_effect: whether a call of one of these tools took effect in these runs, or may have; a

@@ -259,6 +259,37 @@ async def test_an_unwinding_that_was_cut_off_is_brought_to_its_end_by_the_next(
     assert run.state == "ended"
 
 
+@pytest.mark.parametrize("ended", [True, False])
+async def test_what_is_accepted_and_not_sent_is_called_off_though_nothing_else_is_to_be_undone(
+    ledger: ActionLedger, ended: bool
+) -> None:
+    await ledger.claim(charge(detached=True), attempt())
+    if ended:
+        await ledger.end_run(RUN, attempt_at=at(50))
+
+    assert await begin(ledger, failed=not ended, again=ended)
+
+    assert await finish(ledger)
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(charge(purpose="relay"), attempt(300))
+    assert (await ledger.undo.report(RUN)).state == "nothing to undo"
+
+
+async def test_what_no_tool_takes_back_is_called_off_by_who_asks_and_not_by_a_failure(
+    ledger: ActionLedger,
+) -> None:
+    letter = charge(detached=True, compensator=None)
+    await ledger.claim(letter, attempt())
+
+    assert not await begin(ledger)
+    await ledger.end_run(RUN, attempt_at=at(150))
+    assert await begin(ledger, 200, failed=False, again=True)
+
+    assert await finish(ledger, 201)
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(replace(letter, detached=False, purpose="relay"), attempt(300))
+
+
 async def test_a_late_attempt_to_begin_does_not_begin_again_what_is_through(
     ledger: ActionLedger,
 ) -> None:
