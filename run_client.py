@@ -133,7 +133,8 @@ class AnyRun:
         Args:
             reason: For people; kept with the run.
             compensate: Whether what it did is taken back, by the tools that say how, before it
-                ends; see `undo_report`. Of a run that has ended, `undo` does that.
+                ends, or after it if it is just ending; see `undo_report`. Of a run that has
+                ended, `undo` does that.
             wait_seconds: How long to wait for the end. Where no worker is alive to finish, the
                 state is ``stopping`` then.
 
@@ -151,8 +152,9 @@ class AnyRun:
         if described.status not in _MAY_GO_ON:
             return await self.status()
         ledger = await self._client.ledger()
+        run_key = await _run_key_of(described)
         await ledger.stop_run(
-            await _run_key_of(described),
+            run_key,
             workflow_id=self.id,
             agent="",
             reason=reason or "no reason given",
@@ -170,10 +172,19 @@ class AnyRun:
                 raise refused(self.id, err) from err
         await this._ended_within(wait_seconds)
         status = await this.status()
-        if compensate and status.state == "completed":
-            # It ended well at this very moment; what it did is to be taken back all the same.
-            await this.undo(reason=reason)
+        if compensate and status.state not in ("running", "stopping"):
+            await this._undo_if_not_undone(status.run_key, reason)
         return status
+
+    async def _undo_if_not_undone(self, run_key: RunKey, reason: str) -> None:
+        """Undo a run that was about to end, in whichever way, as its stop asked for it."""
+        ledger = await self._client.ledger()
+        found = await ledger.get_run(run_key)
+        if found is None or found.unwound_at is not None:
+            return
+        report = await ledger.undo.report(run_key)
+        if report.state == "partly compensated":
+            await self.undo(reason=reason)
 
     async def _cancel(self, reason: str) -> None:
         """Cancel whichever execution of this run is at work, and no other run of its id."""

@@ -37,7 +37,7 @@ from commitline.errors import (
     RunError,
     UndoRefused,
 )
-from commitline.ledger import Action, Approval, Outcome, Question, UndoReport
+from commitline.ledger import Action, ActionLedger, Approval, Outcome, Question, UndoReport
 
 from .bench import Bench, eventually, fresh_id
 from .playing import Says, asked
@@ -226,6 +226,47 @@ async def test_a_plain_stop_undoes_nothing_until_somebody_asks(bench: Bench) -> 
     assert stopped == ["charge 1"]
     assert shop.log == ["charge 1", "refund 1 receipt-1"]
     assert report == again
+    assert report.state == "compensated"
+
+
+async def test_a_stop_that_undoes_reaches_a_run_that_a_plain_stop_is_just_closing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop()
+    hanging, closing, may_close = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    end_run = ActionLedger.end_run
+
+    async def slow(self: ActionLedger, *args: Any, **options: Any) -> Any:
+        closing.set()
+        await may_close.wait()
+        return await end_run(self, *args, **options)
+
+    @tool(effect=Effect.READ)
+    async def wait() -> str:
+        """Hang."""
+        hanging.set()
+        await asyncio.Event().wait()
+        return ""
+
+    monkeypatch.setattr(ActionLedger, "end_run", slow)
+    async with bench.serving(shop.app(charges("1"), call(("wait", {})), extra=[wait])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await hanging.wait()
+        await run.stop(wait_seconds=0)
+        await closing.wait()
+        stopping = asyncio.create_task(run.stop(compensate=True, reason="take it back"))
+
+        async def is_asked_for() -> bool:
+            [found] = await (await client.ledger()).list_runs(workflow_id=run.id)
+            return found.compensate
+
+        await eventually(is_asked_for)
+        may_close.set()
+        status = await stopping
+        report = await run.undo_report()
+
+    assert status.state == "canceled"
+    assert shop.log == ["charge 1", "refund 1 receipt-1"]
     assert report.state == "compensated"
 
 
