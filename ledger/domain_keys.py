@@ -18,11 +18,22 @@ from .calls import Connection, Row, execute, fetch, fetch_all
 from .claims import CONFLICT, FORWARD, AlreadyDone, Claim, Parked, Verdict, judge_holder
 from .question_ledger import close_expired
 from .questions import Question
+from .relying import Reliance, judge_reliance
 from .sql import QUERIES
 from .taking import carry_out
 
 WAITS: Final = "WaitsForAnswer"
 """The kind of the error that a call ends with whose business fact waits for a person."""
+MAY_BE_UNDONE: Final = "MayBeUndone"
+"""The kind of the error that a call ends with whose business fact stands, or does not."""
+
+_WAITS: Final = (
+    "not executed: {} is at it, and waits for a person's answer; what becomes of it is told there"
+)
+_MAY_BE_UNDONE: Final = (
+    "not executed: {} had done it, and was perhaps undone since; whether it stands is unknown "
+    "until its undo is settled. Do not assume either."
+)
 
 
 async def claim_domain_key(
@@ -67,12 +78,19 @@ async def _claim_held(
     """Claim what another action holds the domain key of, and perhaps asks a person about."""
     try:
         await _check_undoes_the_same(connection, found, request)
-        waits = await _is_being_undone(connection, found, request)
+        reliance = await judge_reliance(connection, found, request)
+        waits = reliance is Reliance.WAIT
         verdict = Verdict.WAIT if waits else judge_holder(found, request, attempt)
     except IdempotencyKeyConflict as error:
         return await _refuse(connection, request, error)
+    if reliance is Reliance.UNKNOWN:
+        return await _turn_away(
+            connection, request, MAY_BE_UNDONE, _MAY_BE_UNDONE.format(found.key)
+        )
     if question is not None and question.state == "waiting" and verdict in FORWARD:
-        return await _turn_away(connection, request, question)
+        # It may take days, so it is not waited for here; and what a person is asked about is
+        # carried out by whoever asked, or not at all.
+        return await _turn_away(connection, request, WAITS, _WAITS.format(question.key))
     claim = await carry_out(connection, verdict, found, request, attempt)
     if isinstance(claim, AlreadyDone | Parked):
         return await insert_duplicate(connection, request, claim.action)
@@ -112,20 +130,11 @@ async def _refuse(
     )
 
 
-async def _turn_away(connection: Connection, request: ActionRequest, question: Question) -> Claim:
-    """End a call whose business fact waits for a person: it does nothing, and holds nothing.
-
-    It may take days, so it is not waited for here; and what a person is asked about is carried
-    out by whoever asked, or not at all.
-    """
-    away = Outcome.error(
-        kind=WAITS,
-        message=(
-            f"not executed: {question.key} is at it, and waits for a person's answer; what "
-            "becomes of it is told there"
-        ),
-        effect_possible=False,
-    )
+async def _turn_away(
+    connection: Connection, request: ActionRequest, kind: str, message: str
+) -> Claim:
+    """End a call whose business fact another action has in hand: it does, and holds, nothing."""
+    away = Outcome.error(kind=kind, message=message, effect_possible=False)
     return AlreadyDone(
         await insert_settled(
             connection,
@@ -165,19 +174,6 @@ async def _check_undoes_the_same(
             f"{request.undoes}: what tells two calls apart has to tell their undos apart",
             existing=holder.key,
         )
-
-
-async def _is_being_undone(connection: Connection, holder: Action, request: ActionRequest) -> bool:
-    """Whether what holds the business fact is being taken back: nobody is to rely on it now.
-
-    Not locked, as below: who reads a moment earlier has a receipt of what is undone later.
-    """
-    if request.purpose != "forward" or holder.compensator is None or holder.status != "done":
-        return False
-    if holder.undone_by is not None or not holder.effect_possible:
-        return False
-    run = await fetch(connection, "get_run", run_key=holder.run_key)
-    return run is not None and run["state"] == "unwinding"
 
 
 async def _is_sent(connection: Connection, holder: Action) -> bool:

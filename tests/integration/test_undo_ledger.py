@@ -635,6 +635,94 @@ async def test_nobody_relies_on_a_business_fact_that_is_being_undone(
     assert (await dispatched(ledger, other, 103)).idempotency_key == f"{CHARGE_KEY}~2"
 
 
+async def test_nobody_relies_on_what_a_stop_is_about_to_undo(ledger: ActionLedger) -> None:
+    """Not on what a sub-agent of that run did, either, whose own run has ended."""
+    below = sub_run_key(RUN, Position("0.0"))
+    given: dict[str, Any] = {"agent": "b", "input_digest": "", "attempt_at": NOON}
+    await ledger.sub_runs.give(below, workflow_id="c", by="support-4821", **given)
+    own, sub = charge(), charge(run_key=below, domain_key="order-4822-charge", owner="c")
+    for request in (own, sub):
+        await done(ledger, request)
+    await ledger.end_run(below, attempt_at=at(50), owner="c")
+    stop: dict[str, Any] = {"workflow_id": "w", "agent": "a", "reason": "no", "attempt_at": at(60)}
+    await ledger.stop_run(RUN, **stop)
+    stands = await ledger.claim(charge(run_key=OTHER_RUN), attempt(61))
+    await ledger.stop_run(RUN, **stop, compensate=True)
+
+    for position, request in (("1.0", own), ("2.0", sub)):
+        other = replace(request, run_key=OTHER_RUN, position=Position(position), owner=None)
+        assert await ledger.claim(other, attempt(62)) == Busy(request.key)
+
+    assert isinstance(stands, AlreadyDone), "a plain stop takes nothing back"
+
+
+async def test_nobody_relies_on_what_the_relay_is_to_undo_unless_no_relay_takes_it_up(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    claim = await unknown_after_the_undo(ledger)
+    await finish(ledger)
+    await ledger.settle(claim.key, RECEIPT, by="ada")
+    other = charge(run_key=OTHER_RUN, effect=Effect.AT_MOST_ONCE)
+
+    assert await ledger.claim(other, attempt(201)) == Busy(claim.key)
+    await sql(pool, "update agent_relay set due_at = now() - interval '3 minutes'")
+    late = await ledger.claim(other, attempt(202))
+
+    assert isinstance(late, AlreadyDone)
+    assert late.action.duplicate_of == claim.key
+
+
+@pytest.mark.parametrize("by", ["an unwinding", "the model"])
+async def test_nobody_relies_on_what_may_have_been_undone(
+    ledger: ActionLedger, pool: Pool, by: str
+) -> None:
+    await done(ledger, charge())
+    refund = own_refund() if by == "the model" else undo(charge())
+    if by == "an unwinding":
+        await begin(ledger)
+    sent = await dispatched(ledger, refund, 101)
+    other = charge(run_key=OTHER_RUN)
+
+    at_work = await ledger.claim(other, attempt(102))
+    await ledger.park(sent, "no answer")
+    if by == "an unwinding":
+        await finish(ledger)
+    told = await ledger.claim(other, attempt(201))
+    again = await ledger.claim(other, attempt(202))
+
+    assert at_work == Busy(charge().key)
+    assert isinstance(told, AlreadyDone)
+    assert isinstance(again, AlreadyDone)
+    assert again.action.result == told.action.result, "as a replay finds it"
+    assert (told.action.state, told.action.effect_possible) == ("error", False)
+    assert (told.action.result or "").startswith('{"type":"MayBeUndone"')
+    await ledger.settle(refund.key, NEVER, by="ada")
+    stands = await ledger.claim(replace(other, position=Position("1.0")), attempt(203))
+    assert isinstance(stands, AlreadyDone)
+    assert stands.action.duplicate_of == charge().key
+
+
+async def test_nobody_waits_for_ever_for_an_undo_that_was_lost(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    await done(ledger, charge())
+    await dispatched(ledger, own_refund(), 1)
+    other = charge(run_key=OTHER_RUN)
+
+    await sql(pool, "update agent_actions set lease_until = now() where undoes is not null")
+    soon = await ledger.claim(other, attempt(2))
+    await sql(
+        pool,
+        "update agent_actions set lease_until = now() - interval '3 minutes' "
+        "where undoes is not null",
+    )
+    later = await ledger.claim(other, attempt(3))
+
+    assert soon == Busy(charge().key), "another attempt is to be expected"
+    assert isinstance(later, AlreadyDone)
+    assert later.action.state == "error"
+
+
 async def test_an_undo_that_was_handed_back_is_not_void_while_its_run_unwinds(
     ledger: ActionLedger,
 ) -> None:
