@@ -313,7 +313,7 @@ class IntentRefused(LedgerError):
     """A call cannot be left in the outbox.
 
     Its tool only reads, is approved by a person, or takes a state, which only a run has; or its
-    business fact is just being undone.
+    business fact is just being undone, or may have been.
     """
 
     code = "CL247"

@@ -271,6 +271,11 @@ class _Request:
                 f"{self._domain_key!r} is held by {key}, which is just being undone: intend it "
                 "again in a moment"
             )
+        if verdict == "perhaps undone":
+            raise IntentRefused(
+                f"{self._domain_key!r} is held by {key}, which was perhaps undone: an undo of it "
+                "is unknown, and to be settled first"
+            )
         if verdict == "conflict":
             raise IdempotencyKeyConflict(
                 f"{self._domain_key!r} was used by {key} for {held_tool} {scrub(held_args)}, "

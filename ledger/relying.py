@@ -8,6 +8,8 @@
     an undo of it was sent, and is lost or unknown  is told so, and nothing is done
     else                                            gets its receipt
 
+The outbox has the same rules in SQL, as `commitline_reliance`, since it is one statement.
+
 The rows are not locked, nor could they be: who reads a moment earlier has a receipt of what is
 undone later.
 """

@@ -48,7 +48,7 @@ from commitline.ledger import (
     intend,
 )
 from commitline.ledger.pool import Pool
-from commitline.tests.integration.database import until_blocked
+from commitline.tests.integration.database import sql, until_blocked
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 RUN = RunKey("support/1")
@@ -455,6 +455,43 @@ async def test_a_fact_that_is_just_being_undone_is_not_relied_on(
     assert await orders(pool) == ["1"], "it aborts no transaction"
     await ledger.undo.finish(RUN, attempt_at=NOON, passed=frozenset([ActionKey(f"{RUN}:undo-0.0")]))
     assert await committed(url, charge, {"order_id": "1"}) == claim.key, "it stands"
+
+
+async def test_a_fact_that_is_about_to_be_undone_or_may_have_been_is_not_relied_on(
+    url: str, ledger: ActionLedger, pool: Pool
+) -> None:
+    async def refused(match: str) -> None:
+        async with transaction(url) as conn:
+            with pytest.raises(IntentRefused, match=match):
+                await intend(conn, charge, {"order_id": "1"})
+
+    await opened(ledger)
+    claim = await ledger.claim(request(compensator="refund"), attempt())
+    assert isinstance(claim, Dispatched)
+    await ledger.record(claim, Outcome.ok("1"))
+    stop: dict[str, Any] = {"workflow_id": "w", "agent": "a", "reason": "no", "attempt_at": NOON}
+    await ledger.stop_run(RUN, **stop)
+    assert await committed(url, charge, {"order_id": "1"}) == claim.key, "it stands"
+
+    await ledger.stop_run(RUN, **stop, compensate=True)
+    await refused("just being undone")
+
+    await ledger.undo.begin(RUN, why="no", failed=False, attempt_at=NOON)
+    refund = replace(request("undo-0.0", undoes=claim.key, purpose="undo"), domain_key=None)
+    sent = await ledger.claim(refund, attempt())
+    assert isinstance(sent, Dispatched)
+    await ledger.park(sent, "no answer")
+    await ledger.undo.finish(RUN, attempt_at=NOON, passed=frozenset([sent.key]))
+    await refused("perhaps undone")
+
+    never = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
+    await ledger.settle(sent.key, never, by="ada")
+    assert await committed(url, charge, {"order_id": "1"}) == claim.key, "it stands"
+    queued = "insert into agent_relay (key, why, tool) values (%(key)s, 'undo', 'refund')"
+    await sql(pool, queued, key=claim.key)
+    await refused("just being undone")
+    await sql(pool, "update agent_relay set due_at = now() - interval '3 minutes'")
+    assert await committed(url, charge, {"order_id": "1"}) == claim.key, "no relay takes it up"
 
 
 async def test_two_that_intend_one_fact_at_once_have_one_action(
