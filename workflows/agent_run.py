@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from ..canonical import scrub
     from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
     from .action_headers import this_run
-    from .carrying_out import ask_ledger, failure, stop_here_if_cancelled
+    from .carrying_out import ask_ledger, cancelled, failure, stop_here_if_cancelled
     from .progress import Progress
     from .run_frame import RunFrame, handlers_finished, read_input
     from .run_input import AGENT_RUN, Carried, RunInput, Send, Sent, Task
@@ -44,6 +44,8 @@ _UNDO_UNOPENED: Final = "undo-unopened"
 """The patch by which a run is undone that cannot be opened again."""
 _KNOWN_REQUESTS: Final = "known-requests"
 """The patch by which a request that an execution was given counts once where it comes again."""
+_CANCELED_ROLLING: Final = "canceled-rolling"
+"""The patch by which a run ends that was cancelled before it went on as new."""
 _FIRST_REQUEST: Final = timedelta(seconds=30)
 """How long a run that was started for a request waits for it; it comes with the start."""
 
@@ -85,7 +87,6 @@ class AgentRun(RunFrame):
                 raise
             raise told from err
         if self._rolling:
-            await handlers_finished()
             self._continue_as_new(given)
         self._show("done")
         return pack(self._last or RunResult("", 0))
@@ -136,6 +137,8 @@ class AgentRun(RunFrame):
         while True:
             try:
                 await self._within_deadline(turns.ends_at, self._talk(turns, given))
+                if self._rolling:
+                    await _let_go()
             except (Exception, asyncio.CancelledError) as err:
                 await self._end(err, may_undo=turns.spec.may_undo)
                 raise
@@ -233,6 +236,16 @@ class AgentRun(RunFrame):
             given.agent, prompt, given.limits, given.thread_id, given.request_id, carried
         )
         workflow.continue_as_new(pack(again))
+
+
+async def _let_go() -> None:
+    """Let who waits have an answer; then a run may go on as new, if it was not cancelled.
+
+    Temporal does not hand a cancellation on to the next execution.
+    """
+    await handlers_finished()
+    if cancelled() and workflow.patched(_CANCELED_ROLLING):
+        raise asyncio.CancelledError
 
 
 def _has_gone_on() -> bool:

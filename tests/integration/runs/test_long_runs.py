@@ -7,13 +7,17 @@ import threading
 from collections import Counter
 from typing import Any
 
+import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from commitline import Agent, App, Effect, Tool, ToolContext, tool
+from commitline.activities.admission import DECIDE
 from commitline.activities.conversation import Completion, Usage
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import call, say
 from commitline.client import AgentClient
+from commitline.errors import RunFailed
+from commitline.ledger import ApprovalLedger
 from commitline.run_client import RunHandle
 from commitline.workflows.progress import Progress
 
@@ -159,3 +163,93 @@ async def test_a_run_that_continued_as_new_is_stopped_as_any_other(bench: Bench)
     assert [(one.position, one.state) for one in actions] == [("4.0", "unknown")]
     assert again == [("ended", "enough")]
     assert called == {"hang": 1}
+
+
+def slow_decisions_of_eve(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Hold what eve decides; return what says that it is held, and what releases it."""
+    held, release = asyncio.Event(), asyncio.Event()
+    real = ApprovalLedger.decide
+
+    async def slow(self: ApprovalLedger, *args: Any, **options: Any) -> Any:
+        if options["by"] == "eve":
+            held.set()
+            await release.wait()
+        return await real(self, *args, **options)
+
+    monkeypatch.setattr(ApprovalLedger, "decide", slow)
+    return held, release
+
+
+@pytest.mark.parametrize("how", ["cancelled", "stopped", "stopped and undone"])
+async def test_a_cancellation_is_not_lost_while_a_run_goes_on_as_new(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    called: Counter[str] = Counter()
+    held, release = slow_decisions_of_eve(monkeypatch)
+
+    @tool(effect=Effect.IDEMPOTENT)
+    async def refund(turn: int) -> str:
+        called["refund"] += 1
+        return "refunded"
+
+    @tool(effect=Effect.IDEMPOTENT, compensate=refund)
+    async def charge(turn: int) -> str:
+        called["charge"] += 1
+        return "charged"
+
+    @tool(effect=Effect.READ)
+    async def read(part: int) -> str:
+        return "x" * 190_000
+
+    @tool(effect=Effect.IDEMPOTENT, approval=True)
+    async def pay() -> str:
+        return "paid"
+
+    def answer(request: ModelRequest) -> Completion:
+        turn = turn_of(request)
+        if turn == 0:
+            return call(("pay", {}))
+        if turn == 8:
+            return say("Done.")
+        return call(("charge", {"turn": turn}), *[("read", {"part": part}) for part in range(3)])
+
+    app = App([Agent("agent", Says(answer), "Do it.", tools=[charge, read, pay])])
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await eventually(run.approvals)
+        late = asyncio.create_task(run.decide("0.0", approve=True, by="eve"))
+        await held.wait()
+        await run.decide("0.0", approve=True, by="ada")
+        await eventually(lambda: _wants_to_go_on(bench, run))
+        charged = called["charge"]
+        if how == "cancelled":
+            await bench.temporal.get_workflow_handle(run.id).cancel()
+        else:
+            await run.stop(compensate="undone" in how, wait_seconds=0)
+        release.set()
+        with pytest.raises(RunFailed, match="was canceled"):
+            async with asyncio.timeout(SOON):
+                await run.result()
+        await asyncio.gather(late, return_exceptions=True)
+        state = (await run.status()).state
+        executions = await chain(bench, run.id)
+        runs = await bench.sql("select state from agent_runs")
+
+    assert state == "canceled"
+    assert executions == [WorkflowExecutionStatus.CANCELED]
+    assert runs == [("ended",)]
+    assert called["charge"] == charged > 0
+    assert called["refund"] == (charged if "undone" in how else 0)
+
+
+async def _wants_to_go_on(bench: Bench, run: RunHandle) -> bool:
+    """Whether the server has told a run to go on as new, and no activity of a turn is open."""
+    events = (await bench.history(run.id)).events
+    told = [
+        one.workflow_task_started_event_attributes.suggest_continue_as_new
+        for one in events
+        if one.HasField("workflow_task_started_event_attributes")
+    ]
+    described = await run.describe()
+    pending = [one.activity_type.name for one in described.raw_description.pending_activities]
+    return told[-1] and pending == [DECIDE]
