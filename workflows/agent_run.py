@@ -46,6 +46,8 @@ _KNOWN_REQUESTS: Final = "known-requests"
 """The patch by which a request that an execution was given counts once where it comes again."""
 _CANCELED_ROLLING: Final = "canceled-rolling"
 """The patch by which a run ends that was cancelled before it went on as new."""
+_CLOSE_UNOPENED: Final = "close-unopened"
+"""The patch by which a run is closed that was cancelled while it was opened again."""
 _FIRST_REQUEST: Final = timedelta(seconds=30)
 """How long a run that was started for a request waits for it; it comes with the start."""
 
@@ -132,6 +134,8 @@ class AgentRun(RunFrame):
             if _has_gone_on() and workflow.patched(_UNDO_UNOPENED):
                 # A retry, or the next execution of a long run: earlier ones did something.
                 await self._unwind(err)
+                if self._undone is None and cancelled() and workflow.patched(_CLOSE_UNOPENED):
+                    await self._close()
             raise
         self._calls = turns.calls
         while True:

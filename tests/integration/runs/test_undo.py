@@ -37,7 +37,8 @@ from commitline.errors import (
     RunError,
     UndoRefused,
 )
-from commitline.ledger import Action, ActionLedger, Approval, Outcome, Question, UndoReport
+from commitline.identity import RunKey
+from commitline.ledger import Action, ActionLedger, Approval, Outcome, Question, Run, UndoReport
 
 from .bench import Bench, eventually, fresh_id
 from .playing import Says, asked
@@ -659,3 +660,38 @@ async def test_a_stop_does_not_reach_the_conversations_next_run(bench: Bench) ->
     assert stopped.state == "completed"
     assert result.output == "charged b"
     assert shop.log == ["charge a", "charge b"]
+
+
+async def test_a_run_that_is_cancelled_while_it_is_opened_again_is_closed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop()
+    opened: list[RunKey] = []
+    again, release = asyncio.Event(), asyncio.Event()
+    real = ActionLedger.open_run
+
+    async def slow(self: ActionLedger, **options: Any) -> Run:
+        run = await real(self, **options)
+        opened.append(run.run_key)
+        if len(opened) == 2:
+            again.set()
+            await release.wait()
+        return run
+
+    def away(_: Any) -> Completion:
+        raise ModelUnavailable("away")
+
+    monkeypatch.setattr(ActionLedger, "open_run", slow)
+    policy = RetryPolicy(maximum_attempts=2, initial_interval=timedelta(seconds=0.1))
+    async with bench.serving(shop.app(charges("1"), away, say("Done."))) as client:
+        run = await client.start("agent", "go", id=fresh_id(), retry_policy=policy)
+        await again.wait()
+        await bench.temporal.get_workflow_handle(run.id).cancel()
+        with pytest.raises(RunError, match="was canceled"):
+            async with asyncio.timeout(60):
+                await run.result()
+        runs = await bench.sql("select state from agent_runs")
+        release.set()
+
+    assert runs == [("ended",)]
+    assert shop.log == ["charge 1"]
