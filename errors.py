@@ -53,7 +53,8 @@
         ├── OutputUnusable         CL507  the model gave nothing usable, time after time
         ├── ThreadBusy             CL508  the conversation has a run under way
         ├── ToolNotServed          CL509  no worker serves a tool of the run any more
-        └── PlanFailed             CL510  a step of the plan failed for good
+        ├── PlanFailed             CL510  a step of the plan failed for good
+        └── AmbiguousAction        CL511  an action's name that several runs share
 
 Codes are public and never renumbered. ``docs/reference/errors.md`` lists them for users.
 """
