@@ -42,6 +42,7 @@ from .relay_steps import (
     Settled,
     Settling,
 )
+from .serving import let_others_try
 from .tool import Tool
 from .undo_steps import UndoStep
 from .undoing import UndoSteps, own_limits, own_origin
@@ -155,12 +156,17 @@ class Relay:
 
     @activity.defn(name=LOOK_AT)
     async def look_at(self, raw: RawValue) -> RawValue:
-        """Say what is to be done about an action. Safe to repeat."""
+        """Say what is to be done about an action. Safe to repeat.
+
+        Where this worker lacks the tool, others are given the time to say it instead.
+        """
         key = ActionKey(unpack(str, raw))
         try:
             settling = await self._settling(key)
         except LedgerError as err:
             raise as_failure(err) from err
+        if settling.step is not None and settling.step.lacking:
+            let_others_try(settling.step.tool)
         return pack(replace(settling, heartbeat_seconds=self._heartbeat_seconds))
 
     @activity.defn(name=SETTLED)
@@ -221,7 +227,7 @@ class Relay:
     def _call(self, found: Action, queued: Queued, *, sends: bool) -> UndoStep:
         made = self._tools.get(found.tool)
         if made is None:  # during a deploy another worker has it, and knows what it may do
-            problem = f"this worker does not serve {found.tool!r}"
+            problem = f"no worker of this task queue was found that serves {found.tool!r}"
             return UndoStep(found.key, found.tool, problem=problem, lacking=True)
         # A state only its run could give it.
         resends = made.relay == "resend" or queued.why != "ask"

@@ -50,6 +50,8 @@ class PlanUndo:
     run_key: RunKey
     passed: list[ActionKey] = field(default_factory=list)
     """What could not be done in this unwinding; see `DueUndo.passes`."""
+    unserved: list[str] = field(default_factory=list)
+    """Tools that no worker was found for in this unwinding."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class UndoPlan:
 
     steps: list[UndoStep]
     heartbeat_seconds: float
+    sought: bool = False
+    """Other workers were looked for that serve what is lacking."""
 
 
 @dataclass(frozen=True)

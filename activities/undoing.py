@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, Final
 
 import structlog
@@ -23,6 +24,7 @@ from .activity_failures import as_failure
 from .agent import App
 from .limits import DEFAULTS, CallLimits, resolve
 from .origin import Origin
+from .serving import let_others_try
 from .tool import Tool
 from .undo_steps import (
     BEGIN_UNDO,
@@ -86,15 +88,22 @@ class UndoActivities:
 
     @activity.defn(name=PLAN_UNDO)
     async def plan(self, raw: RawValue) -> RawValue:
-        """Return the steps that are due now. Safe to repeat; reopens what is to be asked about."""
+        """Return the steps that are due now. Safe to repeat; reopens what is to be asked about.
+
+        Where this worker lacks a tool of theirs, others are given the time to do it instead.
+        """
         request = unpack(PlanUndo, raw)
-        passed = frozenset(request.passed)
+        passed, unserved = frozenset(request.passed), frozenset(request.unserved)
         try:
             found = await self._undo.plan(request.run_key, passed=passed)
             steps = _that_travel([await self._step(one) for one in found[:_STEPS]])
         except LedgerError as err:
             raise as_failure(err) from err
-        return pack(UndoPlan(steps, self._heartbeat_seconds))
+        served = list(takewhile(lambda one: not one.lacking or one.tool in unserved, steps))
+        if steps and not served:
+            let_others_try(steps[0].tool)
+            served = steps[:1]
+        return pack(UndoPlan(served, self._heartbeat_seconds, sought=True))
 
     @activity.defn(name=FINISH_UNDO)
     async def finish(self, raw: RawValue) -> RawValue:

@@ -43,7 +43,8 @@ _AFRESH_AT_MOST: Final = 60
 nothing may keep it for ever: what could not be begun for half an hour is passed by, and can be
 tried again."""
 _OTHERS_TRIES: Final = 5
-"""How often another worker is looked for that has the tool; during a deploy there is one."""
+"""How often another worker is looked for that has the tool, where a worker of an earlier release
+planned, which did not look itself; remove it when none is left."""
 _BETWEEN_THEM: Final = timedelta(seconds=2)
 _REASONS_AT_MOST: Final = 200
 """How many reasons travel to the report, which tells of no more actions."""
@@ -63,6 +64,7 @@ class Unwinding:
         self._passed: list[ActionKey] = []
         self._reasons: dict[ActionKey, str] = {}
         self._lacking = 0
+        self._unserved: set[str] = set()
 
     async def run(
         self, why: str, *, failed: bool, again: bool = False, unless: Sequence[str] = ()
@@ -93,9 +95,12 @@ class Unwinding:
 
     async def _take_steps(self) -> None:
         while True:
-            asked = PlanUndo(self._run_key, self._passed)
+            asked = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
             plan = unpack(UndoPlan, await ask_ledger(PLAN_UNDO, asked, "What is to be undone?"))
-            if any(step.lacking for step in plan.steps) and self._lacking < _OTHERS_TRIES:
+            lacking = {step.tool for step in plan.steps if step.lacking}
+            if plan.sought:
+                self._unserved |= lacking
+            elif lacking and self._lacking < _OTHERS_TRIES:
                 self._lacking += 1
                 await workflow.sleep(_BETWEEN_THEM)
                 continue

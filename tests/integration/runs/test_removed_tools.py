@@ -19,6 +19,7 @@ from commitline.run_client import RunHandle
 
 from .bench import Bench, eventually, fresh_id
 from .playing import SOON, Says, Signals, turn_of
+from .relay_bench import another, ends, intend, ledger_of, look
 
 CALLED: Counter[str] = Counter()
 
@@ -267,3 +268,71 @@ async def test_a_parameter_with_a_default_that_was_added_leaves_a_call_under_way
     assert [one.status for one in ran.results] == ["ok", "ok"]
     assert given == [("0", "EUR"), ("1", "EUR")]
     assert [(one.position, one.state) for one in ran.actions] == [("0.0", "ok"), ("1.0", "ok")]
+
+
+@tool(effect=Effect.IDEMPOTENT)
+async def refund(n: int) -> str:
+    """Refund."""
+    CALLED["refund"] += 1
+    return "refunded"
+
+
+@tool(effect=Effect.IDEMPOTENT, compensate=refund)
+async def charge(n: int) -> str:
+    """Charge."""
+    return "charged"
+
+
+def charge_thrice(request: ModelRequest) -> Completion:
+    turn = turn_of(request)
+    return call(("charge", {"n": turn})) if turn < 3 else say("Done.")
+
+
+async def test_an_undo_finds_the_one_of_two_workers_that_serves_its_tool(bench: Bench) -> None:
+    new = app_of(charge, answer=charge_thrice)
+    async with bench.serving(new) as client:
+        ran = [await bench.start(client) for _ in range(6)]
+
+    # A rolling deploy: either of them may have an undo's workflow, and then does most of it.
+    async with bench.serving(app_of()) as client, (await another(bench)).serving(new):
+        reports = [await client.run(one.id).undo() for one in ran]
+
+    assert [one.state for one in reports] == ["compensated"] * 6
+    assert CALLED == {"refund": 18}
+
+
+async def test_what_the_relay_sends_finds_the_one_of_two_workers_that_serves_its_tool(
+    bench: Bench,
+) -> None:
+    new = app_of(charge)
+    async with (
+        bench.serving(app_of()),
+        (await another(bench)).serving(new),
+        ledger_of(bench) as ledger,
+    ):
+        keys = [await intend(bench, ledger, "refund", {"n": n}) for n in range(6)]
+        async with asyncio.timeout(SOON):
+            started = 0
+            while started < 6:  # the look is of either worker; one takes what it serves
+                started += (await look(bench))["started"]
+        sent = await ends(ledger, keys, seconds=SOON)
+
+    assert [one.state for one in sent] == ["ok"] * 6
+    assert CALLED == {"refund": 6}
+
+
+async def test_an_undo_whose_tool_no_worker_serves_ends_soon_and_says_so(bench: Bench) -> None:
+    async with bench.serving(app_of(charge, answer=charge_thrice)) as client:
+        run = (await bench.start(client)).id
+
+    async with bench.serving(app_of()) as client:
+        began = time.monotonic()
+        report = await client.run(run).undo()
+        took = time.monotonic() - began
+
+    assert report.state == "partly compensated"
+    assert {one.why for one in report.standing} == {
+        "no worker of this task queue serves 'refund', which undoes it"
+    }
+    # They are looked for once, not for each of the calls.
+    assert took < 25
