@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -455,6 +455,26 @@ async def test_a_fact_that_is_just_being_undone_is_not_relied_on(
     assert await orders(pool) == ["1"], "it aborts no transaction"
     await ledger.undo.finish(RUN, attempt_at=NOON, passed=frozenset([ActionKey(f"{RUN}:undo-0.0")]))
     assert await committed(url, charge, {"order_id": "1"}) == claim.key, "it stands"
+
+
+async def test_an_undo_that_is_tried_again_holds_its_fact(url: str, ledger: ActionLedger) -> None:
+    await opened(ledger)
+    claim = await ledger.claim(request(compensator="take_back"), attempt())
+    assert isinstance(claim, Dispatched)
+    await ledger.record(claim, Outcome.ok("1"))
+    await ledger.undo.begin(RUN, why="it failed", failed=True, attempt_at=NOON)
+    undo = replace(
+        request("undo-0.0", undoes=claim.key, purpose="undo"), tool="take_back", domain_key="re-1"
+    )
+    trying = attempt()
+    tried = await ledger.claim(undo, trying)
+    assert isinstance(tried, Dispatched)
+    assert await ledger.hand_back(tried, trying, failures=1)
+
+    with suppress(IdempotencyKeyConflict):
+        await committed(url, take_back, {"order_id": "1"})
+
+    assert (await the(ledger, tried.key)).state == "intent"
 
 
 async def test_a_fact_that_is_about_to_be_undone_or_may_have_been_is_not_relied_on(

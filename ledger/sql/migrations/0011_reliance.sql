@@ -95,7 +95,8 @@ begin
            and not exists (
                 select from agent_runs r where r.run_key = a.run_key
                    and (r.state = 'running'
-                        or (a.relayed and r.state = 'ended' and r.stopped_at is null)));
+                        or (a.relayed and r.state = 'ended' and r.stopped_at is null)
+                        or (a.position like 'undo-%' and r.state = 'unwinding')));
         if not found then
             return query select holder,
                 case when held.tool = request->>'tool'
