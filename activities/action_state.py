@@ -26,7 +26,7 @@ ACTION_STATE: Final = "action_state"
 
 @tool(effect=Effect.READ, name=ACTION_STATE, summary="Ask how {action} stands")
 async def action_state(action: str) -> dict[str, Any]:
-    """Say how an accepted action stands: pending, ok, error, or unknown.
+    """Say how an accepted action stands: pending, ok, error, unknown, or undone.
 
     Give the `action` that the call was answered with.
     """

@@ -212,6 +212,9 @@ _ACCEPTED_BEFORE: Final = (
 def state(action: Action) -> dict[str, Any]:
     """Tell how an action stands that the model asks about; JSON data."""
     about = {"action": action.key, "tool": action.tool}
+    if action.undone_by is not None:
+        note = f"It happened, and was UNDONE afterwards by {action.undone_by}: it does not stand."
+        return {**about, "state": "undone", "note": note}
     if action.recorded is not None:
         content = action.recorded.value
         if action.recorded.kind == "error":

@@ -240,6 +240,9 @@ def test_the_state_of_an_action_is_told_by_its_row() -> None:
     assert replies.state(relayed(**DONE)) == {**about, "state": "ok", "result": "a receipt"}
     error = replies.state(relayed(**DECLINED))
     assert (error["state"], error["error"]["effect"]) == ("error", "none")
+    undone = replies.state(relayed(**DONE, undone_by=f"{KEY}-undo"))
+    assert undone["state"] == "undone"
+    assert f"by {KEY}-undo" in undone["note"]
     unknown = replies.state(parked())
     assert unknown["state"] == "unknown"
     assert unknown["unknown"]["reason"] == "timed out"
