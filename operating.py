@@ -156,19 +156,40 @@ async def answer(client: AgentClient, call: str, value: str, *, by: str) -> None
     Raises:
         AnswerRefused: It does not count.
     """
-    run_id, _, at = call.rpartition(":")
-    position, _, number = at.partition("/")
-    run = client.run(run_id)
-    if not run_id:
-        raise AnswerRefused(f"a question is named as RUN:AT/N, not {call!r}")
+    asking, _, number = call.rpartition("/")
+    if not number.isdigit():  # without a number it is what the call asks now
+        asking, number = call, ""
     if not value.strip():
         raise AnswerRefused("an answer needs a value")
+    run, position = await call_named(client, asking)
     if not number:
         return await run.answer(position, _as_json(value), by=by)
     for asked in await run.questions(only_waiting=False):
         if (asked.position, str(asked.number)) == (position, number):
             return await run.answer(asked, _as_json(value), by=by)
-    raise AnswerRefused(f"{run_id}:{position} has asked no question {number}")
+    raise AnswerRefused(f"{asking} has asked no question {number}")
+
+
+async def call_named(client: AgentClient, call: str) -> tuple[RunHandle, str]:
+    """Return the run of a call that is named ``<run id>:<position>``, and its position there.
+
+    A sub-agent's is at ``2.0/0.1``, say, of the run that was started.
+
+    Raises:
+        RunNotFound: It is named otherwise, or the ledger has no such run.
+    """
+    run_id, _, within = call.rpartition(":")
+    path, _, position = within.rpartition("/")
+    if not run_id:
+        raise RunNotFound(f"a call is named as RUN:AT, not {call!r}")
+    if not path:
+        return client.run(run_id), position
+    ledger = await client.ledger()
+    above = await _newest(ledger, run_id)
+    below = await ledger.get_run(RunKey(f"{above.run_key}/{path}"))
+    if below is None:
+        raise RunNotFound(f"the run {run_id!r} has no sub-agent at {path}")
+    return client.run(below.workflow_id), position
 
 
 async def conversation(ledger: ActionLedger, id: str) -> tuple[Sequence[ThreadMessage], str]:

@@ -166,7 +166,7 @@ def approvals(found: Sequence[Approval]) -> RenderableType:
     )
     for one in found:
         table.add_row(
-            text(f"{one.workflow_id}:{one.position}"),
+            text(_call(one)),
             text(one.tool, limit=24),
             text(one.approved_args, limit=200),
             _state(one.state),
@@ -281,7 +281,7 @@ def questions(found: Sequence[Question]) -> RenderableType:
     for one in found:
         asks = Group(*([text(one.message)] if one.message else []), text(one.payload, limit=200))
         table.add_row(
-            text(f"{one.workflow_id}:{one.position}/{one.number}"),
+            text(f"{_call(one)}/{one.number}"),
             text(one.tool, limit=24),
             asks,
             _state(one.state),
@@ -473,6 +473,11 @@ def progress(id: str, now: Progress | None) -> RenderableType:
 def workflow_id(one: Action) -> str:
     """Return the id under which the run was started, a sub-agent's by the one above all."""
     return started_workflow_of(one.run_key)
+
+
+def _call(one: Approval | Question) -> str:
+    """Return the name of a call as commands take it; a sub-agent's by the run above all."""
+    return f"{started_workflow_of(one.run_key)}:{within_run(one.run_key, one.position)}"
 
 
 def _table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:

@@ -106,15 +106,12 @@ async def _decide(
     call: str, *, approve: bool, by: str | None, reason: str, args: str | None
 ) -> None:
     from ..canonical import parse
+    from ..operating import call_named
 
-    run, _, position = call.rpartition(":")
-    if not run:
-        raise typer.BadParameter(f"a call is named as RUN:AT, not {call!r}")
     edited = None if args is None else parse(args)
     if edited is not None and not isinstance(edited, dict):
         raise typer.BadParameter("--args takes a JSON object")
     async with await connect() as client:
-        await client.run(run).decide(
-            position, approve=approve, by=by or user(), reason=reason, args=edited
-        )
+        run, position = await call_named(client, call)
+        await run.decide(position, approve=approve, by=by or user(), reason=reason, args=edited)
     print(f"{call}: {'approved' if approve else 'rejected'}")

@@ -14,13 +14,20 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
 
-from commitline import Agent, App, Effect, Tool, ToolContext, tool
+from commitline import Agent, App, Effect, Tool, ToolContext, operating, tool
 from commitline.activities.agent_tool import AgentTool
 from commitline.activities.conversation import Completion
 from commitline.activities.model import ModelRequest
 from commitline.activities.scripted_model import Answer, ScriptedModel, call, say
 from commitline.client import AgentClient
-from commitline.errors import Fenced, ModelRejected, ResetRefused, RunFailed, RunNotRunning
+from commitline.errors import (
+    Fenced,
+    ModelRejected,
+    ResetRefused,
+    RunFailed,
+    RunNotFound,
+    RunNotRunning,
+)
 from commitline.identity import Position, RunKey, within_run
 from commitline.ledger import Action, ActionLedger, ActionRequest, Attempt, ledger_pool
 
@@ -437,9 +444,13 @@ async def test_a_person_decides_about_its_call_by_its_own_id(
             return await (await client.ledger()).approvals.list(None, only_waiting=True)
 
         (waiting,) = await eventually(asked)
-        await client.run(waiting.workflow_id).decide("0.0", approve=True, by="ada")
+        named, at = await operating.call_named(client, f"{run.id}:0.0/0.0")
+        with pytest.raises(RunNotFound):
+            await operating.call_named(client, f"{run.id}:7.0/0.0")
+        await named.decide(at, approve=True, by="ada")
         ran = await bench.outcome(run)
 
+    assert (named.id, at) == (waiting.workflow_id, "0.0")
     assert waiting.workflow_id.startswith(f"{run.id}/0.0/")
     assert where(ran.actions) == {"0.0/0.0": "3"}
 
