@@ -31,6 +31,7 @@ from commitline.errors import (
     StaleThread,
     ThreadDeleted,
     ThreadNotFound,
+    Unstorable,
 )
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import (
@@ -524,7 +525,7 @@ async def test_a_commit_from_an_older_version_writes_nothing(
 @pytest.mark.parametrize(
     ("broken", "error"),
     [
-        (NewMessage("user", "no JSON"), psycopg.errors.InvalidTextRepresentation),
+        (NewMessage("user", "no JSON"), Unstorable),
         (NewMessage(cast("Any", "system"), "{}"), psycopg.errors.CheckViolation),
         (said("where is it?", "r0"), psycopg.errors.UniqueViolation),
     ],

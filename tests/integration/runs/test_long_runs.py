@@ -243,8 +243,9 @@ async def test_a_cancellation_is_not_lost_while_a_run_goes_on_as_new(
 
 
 async def _wants_to_go_on(bench: Bench, run: RunHandle) -> bool:
-    """Whether the server has told a run to go on as new, and no activity of a turn is open."""
+    """Whether a run that was told to go on as new waits for nothing but the decision."""
     events = (await bench.history(run.id)).events
+    idle = events[-1].HasField("workflow_task_completed_event_attributes")  # it led to nothing
     told = [
         one.workflow_task_started_event_attributes.suggest_continue_as_new
         for one in events
@@ -252,4 +253,5 @@ async def _wants_to_go_on(bench: Bench, run: RunHandle) -> bool:
     ]
     described = await run.describe()
     pending = [one.activity_type.name for one in described.raw_description.pending_activities]
-    return told[-1] and pending == [DECIDE]
+    still = described.history_length == len(events)
+    return idle and still and told[-1] and pending == [DECIDE]
