@@ -79,11 +79,11 @@ async def _claim_held(
     try:
         await _check_undoes_the_same(connection, found, request)
         reliance = await judge_reliance(connection, found, request)
-        waits = reliance is Reliance.WAIT
+        waits = reliance is Reliance.UNDOING
         verdict = Verdict.WAIT if waits else judge_holder(found, request, attempt)
     except IdempotencyKeyConflict as error:
         return await _refuse(connection, request, error)
-    if reliance is Reliance.UNKNOWN:
+    if reliance is Reliance.PERHAPS_UNDONE:
         return await _turn_away(
             connection, request, MAY_BE_UNDONE, _MAY_BE_UNDONE.format(found.key)
         )

@@ -62,11 +62,8 @@ select a.*,
   from agent_actions a join tree using (run_key)
  order by a.created_at, a.key;
 
--- sent_undos: of what was to undo an action, by whomever, what may have, and is not known to.
-select *, clock_timestamp() as now from agent_actions
- where undoes = %(key)s and status = 'pending'
-   and (dispatched_at is not null or duplicate_of is not null)
- order by created_at, key;
+-- reliance: whether what an action did stands; see commitline_reliance.
+select commitline_reliance(a) as reliance from agent_actions a where a.key = %(key)s;
 
 -- park_pending: what is not known of these runs is a person's from now on.
 update agent_actions
