@@ -259,8 +259,6 @@ class ApprovalRefused(LedgerError):
 class NotAuthorized(LedgerError):
     """The application's ``authorize`` says that this person may not decide, answer or settle."""
 
-    """The application's ``authorize`` says that this person may not decide, or settle, this."""
-
     code = "CL216"
     remedy = "Nothing was decided. Have somebody decide who may."
 

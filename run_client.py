@@ -441,15 +441,15 @@ class AnyRun:
         """
         try:
             described = await self._workflow.describe()
-            if self._first in (None, _first_of(described)):
+            if self._first is None or self._first == _first_of(described):
                 return described
             # Another run has the id by now.
-            return await self._execution(self._first or "").describe()
+            return await self._execution(self._first).describe()
         except RPCError as err:
             raise refused(self.id, err) from err
 
     async def _own(self) -> WorkflowHandle[Any, Any]:
-        """Return the handle of this run's newest execution, by which its end is awaited."""
+        """Return the handle of this run's newest execution, whatever has its id by now."""
         if self._first is None:
             return self._workflow
         return self._execution((await self.describe()).run_id)
@@ -474,7 +474,8 @@ class AnyRun:
             RunNotFound: No run has this id.
         """
         try:
-            await self._workflow.execute_update(update, pack(said), result_type=RawValue)
+            own = await self._own()
+            await own.execute_update(update, pack(said), result_type=RawValue)
         except WorkflowUpdateFailedError as err:
             raise ended_badly(self.id, err.cause) from err
         except RPCError as err:
@@ -488,7 +489,8 @@ class AnyRun:
         # A query needs a worker: without one it would wait for its time-out.
         try:
             async with asyncio.timeout(2):
-                return unpack(Progress, await self._workflow.query("status", result_type=RawValue))
+                own = await self._own()
+                return unpack(Progress, await own.query("status", result_type=RawValue))
         except (TimeoutError, RPCError, WorkflowQueryFailedError):
             return None
 

@@ -41,7 +41,7 @@ from commitline.identity import RunKey
 from commitline.ledger import Action, ActionLedger, Approval, Outcome, Question, Run, UndoReport
 
 from .bench import Bench, eventually, fresh_id
-from .playing import Says, asked
+from .playing import SOON, Says, Signals, asked, seen
 
 
 class Shop:
@@ -695,3 +695,29 @@ async def test_a_run_that_is_cancelled_while_it_is_opened_again_is_closed(
 
     assert runs == [("ended",)]
     assert shop.log == ["charge 1"]
+
+
+async def test_a_run_of_a_conversation_is_shown_as_it_ended_while_the_next_one_is_at_work(
+    bench: Bench, signals: Signals
+) -> None:
+    thread = fresh_id("thread")
+
+    def answer(request: ModelRequest) -> Completion:
+        if asked(request)[-1] == "b":
+            signals.began.set()
+            signals.release.wait(SOON)
+        return say(asked(request)[-1])
+
+    app = App([Agent("agent", Says(answer), "Do it.")])
+    async with bench.serving(app) as client:
+        first = await client.start("agent", "a", thread=thread)
+        await first.result()
+        second = await client.start("agent", "b", thread=thread)
+        await seen(signals.began)
+        status = await first.status()
+        signals.release.set()
+        await second.result()
+
+    assert status.state == "completed"
+    assert status.progress is not None
+    assert status.progress.state == "done"
