@@ -23,6 +23,8 @@ from commitline.config import Settings
 from commitline.ledger import ActionLedger, ledger_pool
 from commitline.worker import app_worker
 
+from .runs.bench import Bench, commitline
+
 LONG = "customer-0123456789 in the shop of [bold]Ada[/], her order of the 29th of November/42"
 
 
@@ -69,25 +71,8 @@ class Shop:
     async def commitline(
         self, *arguments: str, answer: str | None = None
     ) -> subprocess.CompletedProcess[str]:
-        foreign = ("TEMPORAL_", "COMMITLINE_", "SHOP_")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        environment = {
-            **kept,
-            "COLUMNS": "80",
-            "TEMPORAL_ADDRESS": self.client.temporal.service_client.config.target_host,
-            "COMMITLINE_DATABASE_URL": self._settings.database_url,
-            "COMMITLINE_TASK_QUEUE": self._settings.task_queue,
-        }
-        return await asyncio.to_thread(
-            subprocess.run,
-            [sys.executable, "-m", "commitline.cli", *arguments],
-            env=environment,
-            input=answer,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        bench = Bench(self.client.temporal, self._settings)
+        return await commitline(bench, *arguments, answer=answer)
 
 
 @asynccontextmanager

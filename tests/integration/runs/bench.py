@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -180,3 +183,29 @@ async def rolled_over(run: RunHandle) -> bool:
     """Whether a run has continued as new."""
     described = await run.describe()
     return described.raw_description.workflow_execution_info.first_run_id != described.run_id
+
+
+async def commitline(
+    bench: Bench, *arguments: str, answer: str | None = None, columns: int = 80
+) -> subprocess.CompletedProcess[str]:
+    """Run the command as ada does, beside a bench's workers; ``answer`` is what she types."""
+    foreign = ("TEMPORAL_", "COMMITLINE_", "SHOP_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environment = {
+        **kept,
+        "COLUMNS": str(columns),
+        "USER": "ada",
+        "TEMPORAL_ADDRESS": bench.temporal.service_client.config.target_host,
+        "COMMITLINE_DATABASE_URL": bench.settings.database_url,
+        "COMMITLINE_TASK_QUEUE": bench.settings.task_queue,
+    }
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "commitline.cli", *arguments],
+        env=environment,
+        input=answer,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )

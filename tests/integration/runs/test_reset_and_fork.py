@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -33,7 +31,7 @@ from commitline.run_client import RunHandle
 from commitline.thread_client import ThreadHandle
 from commitline.workflows import RunResult
 
-from .bench import Bench, eventually, fresh_id, rolled_over
+from .bench import Bench, commitline, eventually, fresh_id, rolled_over
 from .playing import SOON, Says, Signals, turn_of
 
 CALLED: Counter[str] = Counter()
@@ -557,28 +555,6 @@ async def test_a_fork_over_a_continue_as_new_goes_another_way(bench: Bench) -> N
 
 
 # --- the command
-
-
-async def commitline(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
-    foreign = ("TEMPORAL_", "COMMITLINE_", "SHOP_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    environment = {
-        **kept,
-        "COLUMNS": "80",
-        "USER": "ada",
-        "TEMPORAL_ADDRESS": bench.temporal.service_client.config.target_host,
-        "COMMITLINE_DATABASE_URL": bench.settings.database_url,
-        "COMMITLINE_TASK_QUEUE": bench.settings.task_queue,
-    }
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "commitline.cli", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 def widest(done: subprocess.CompletedProcess[str]) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -35,7 +33,7 @@ from commitline.ledger import (
     ledger_pool,
 )
 
-from .bench import Bench, eventually, fresh_id, one_agent
+from .bench import Bench, commitline, eventually, fresh_id, one_agent
 from .playing import HANGS, SOON, Signals, seen
 
 CALLED: Counter[str] = Counter()
@@ -537,28 +535,6 @@ async def test_without_the_ledger_nothing_is_stopped_and_the_run_goes_on(
 
 
 # --- the command line
-
-
-async def commitline(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
-    foreign = ("TEMPORAL_", "COMMITLINE_", "SHOP_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    environment = {
-        **kept,
-        "COLUMNS": "80",
-        "USER": "ada",
-        "TEMPORAL_ADDRESS": bench.temporal.service_client.config.target_host,
-        "COMMITLINE_DATABASE_URL": bench.settings.database_url,
-        "COMMITLINE_TASK_QUEUE": bench.settings.task_queue,
-    }
-    return await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "commitline.cli", *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
 
 async def test_the_command_stops_a_run_and_says_what_is_unknown(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -40,7 +38,7 @@ from commitline.errors import (
 from commitline.identity import RunKey
 from commitline.ledger import Action, ActionLedger, Approval, Outcome, Question, Run, UndoReport
 
-from .bench import Bench, eventually, fresh_id
+from .bench import Bench, commitline, eventually, fresh_id
 from .playing import SOON, Says, Signals, asked, seen
 
 
@@ -546,30 +544,19 @@ async def test_an_operator_stops_undoes_and_sees_what_stands(bench: Bench) -> No
         await asyncio.Event().wait()
         return ""
 
-    async def commitline(*arguments: str) -> tuple[int, str]:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "commitline.cli", *arguments),
-            env=os.environ
-            | {
-                "TEMPORAL_ADDRESS": bench.temporal.service_client.config.target_host,
-                "COMMITLINE_DATABASE_URL": bench.settings.database_url,
-                "COMMITLINE_TASK_QUEUE": bench.settings.task_queue,
-                "COLUMNS": "120",
-            },
-            stdout=asyncio.subprocess.PIPE,
-        )
-        told, _ = await process.communicate()
-        return process.returncode or 0, told.decode()
+    async def command(*arguments: str) -> tuple[int, str]:
+        done = await commitline(bench, *arguments, columns=120)
+        return done.returncode, done.stdout
 
     app = shop.app(charges("1"), charges("2"), call(("wait", {})), extra=[wait])
     async with bench.serving(app) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting.wait()
-        stopped, table = await commitline("stop", run.id, "--undo")
-        shown, json_text = await commitline("undo", run.id, "--show", "--json")
+        stopped, table = await command("stop", run.id, "--undo")
+        shown, json_text = await command("undo", run.id, "--show", "--json")
         shop.refusing.clear()
-        undone, end = await commitline("undo", run.id)
-        _, listed = await commitline("runs", "--json")
+        undone, end = await command("undo", run.id)
+        _, listed = await command("runs", "--json")
 
     assert (stopped, shown, undone) == (1, 1, 0)
     assert table.startswith(f"{run.id}: canceled\n")
