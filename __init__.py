@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     )
     from .client import AgentClient
     from .errors import CommitlineError, NotAttempted, StillInProgress, ToolRefused
+    from .handles.run import PlanHandle, RunHandle, RunStatus
+    from .handles.thread import ThreadHandle, ThreadMessage
     from .ledger import Action, ActionLedger, Effect, intend
-    from .run_client import PlanHandle, RunHandle, RunStatus
-    from .thread_client import ThreadHandle, ThreadMessage
     from .workflows import PlanResult, RunResult
 
 __all__ = [
@@ -84,8 +84,8 @@ _HOMES = {
     ".client": ("AgentClient",),
     ".errors": ("CommitlineError", "NotAttempted", "StillInProgress", "ToolRefused"),
     ".ledger": ("Action", "ActionLedger", "Effect", "intend"),
-    ".run_client": ("PlanHandle", "RunHandle", "RunStatus"),
-    ".thread_client": ("ThreadHandle", "ThreadMessage"),
+    ".handles.run": ("PlanHandle", "RunHandle", "RunStatus"),
+    ".handles.thread": ("ThreadHandle", "ThreadMessage"),
     ".workflows": ("PlanResult", "RunResult"),
 }
 

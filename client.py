@@ -17,18 +17,18 @@ from temporalio.common import RawValue, RetryPolicy, WorkflowIDConflictPolicy, W
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from .activities.limits import UNSET, RunLimits
-from .activities.plan import Plan
-from .activities.wire import pack
+from .activities.app.plan import Plan
+from .activities.contract.limits import UNSET, RunLimits
+from .activities.contract.wire import pack
 from .canonical import scrub, storable
 from .config import Settings, connect_temporal
 from .errors import InvalidRunId, NotAuthorized, RunInputConflict, SettlementRefused, ThreadBusy
+from .handles.run import AnyRun, PlanHandle, RunHandle
+from .handles.temporal_failure import refused
+from .handles.thread import ThreadHandle
 from .identity import ActionKey, RunKey, check_run_id, first_execution, thread_workflow
 from .ledger import Action, ActionLedger, Approval, Outcome, Question, Request, ledger_pool
 from .ledger.pool import Pool
-from .run_client import AnyRun, PlanHandle, RunHandle
-from .temporal_errors import refused
-from .thread_client import ThreadHandle
 from .workflows import AGENT_RUN, PLAN_RUN, PlanInput, RunInput, RunResult
 from .workflows.run_input import TASK_TIMEOUT
 

@@ -31,28 +31,28 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from .activities.action_state import ACTION_STATE, action_state, action_state_activity
-from .activities.agent import App, Hook
-from .activities.approvals import ApprovalActivities
-from .activities.bounded_call import Raised, Returned, call_within
-from .activities.guard import GuardInterceptor
-from .activities.guarded import Guarded
-from .activities.plan_activities import PlanActivities
-from .activities.questions import QuestionActivities
-from .activities.relaying import Relay
-from .activities.run_activities import RunActivities
-from .activities.serving import unserved_tool
-from .activities.sub_agent_activities import SubAgentActivities
-from .activities.tool_guard import GuardedTool, tool_activity
-from .activities.tool_runner import ToolRunner
-from .activities.turn_activities import TurnActivities
-from .activities.undoing import UndoActivities
+from .activities.app.agent import App, Hook
+from .activities.guard.guarded import Guarded
+from .activities.guard.guarded_tool import GuardedTool, tool_activity
+from .activities.guard.interceptor import GuardInterceptor
+from .activities.runner.bounded_call import Raised, Returned, call_within
+from .activities.runner.tool_runner import ToolRunner
+from .activities.runs.action_state import ACTION_STATE, action_state, action_state_activity
+from .activities.runs.approvals import ApprovalActivities
+from .activities.runs.plan import PlanActivities
+from .activities.runs.questions import QuestionActivities
+from .activities.runs.relay import Relay
+from .activities.runs.relay_schedule import keep_schedule, listen
+from .activities.runs.run import RunActivities
+from .activities.runs.served import unserved_tool
+from .activities.runs.sub_agents import SubAgentActivities
+from .activities.runs.turn import TurnActivities
+from .activities.runs.undo import UndoActivities
 from .config import Settings, connect_temporal
 from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, ledger_pool, migrate
 from .logs import configure_logging
 from .process import leave
-from .relay_worker import keep_schedule, listen
 from .workflows import ActionHeaders, AgentRun, PlanRun, SettleAction, UndoRun
 from .workflows import Relay as RelayWorkflow
 

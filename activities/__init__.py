@@ -1,13 +1,13 @@
 """What acts: tools and models, one activity each, behind one guard."""
 
-from .agent import Agent, App
-from .conversation import Completion, Message, ToolCall, ToolDefinition, Usage
-from .model import Model, ModelRequest
-from .plan import Plan, Step, result_of, step
-from .pydantic_ai_model import PydanticAIModel
-from .scripted_model import ScriptedModel
-from .state import Reducer, State
-from .tool import NEVER_HAPPENED, NeverHappened, Tool, ToolContext, tool
+from .app.agent import Agent, App
+from .app.plan import Plan, Step, result_of, step
+from .app.state import Reducer, State
+from .app.tool import NEVER_HAPPENED, NeverHappened, Tool, ToolContext, tool
+from .contract.conversation import Completion, Message, ToolCall, ToolDefinition, Usage
+from .model.model import Model, ModelRequest
+from .model.pydantic_ai_model import PydanticAIModel
+from .model.scripted_model import ScriptedModel
 
 __all__ = [
     "NEVER_HAPPENED",

@@ -40,7 +40,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
 
 from commitline import Agent, App, Effect, ToolContext, tool
-from commitline.activities.scripted_model import ScriptedModel, call, say
+from commitline.activities.model.scripted_model import ScriptedModel, call, say
 from commitline.bench import official
 from commitline.bench.harness import Run, history_bytes, log_to, with_commitline
 from commitline.devstack import DevStack

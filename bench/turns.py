@@ -41,15 +41,9 @@ with workflow.unsafe.imports_passed_through():
     from temporalio.worker import Worker
 
     from commitline import Agent, App, Effect, ToolContext, tool
-    from commitline.activities.scripted_model import ScriptedModel, call, say
+    from commitline.activities.model.scripted_model import ScriptedModel, call, say
     from commitline.bench import official
-    from commitline.bench.harness import (
-        WORKER_OPTIONS,
-        Run,
-        history_bytes,
-        log_to,
-        with_commitline,
-    )
+    from commitline.bench.harness import WORKER_OPTIONS, Run, history_bytes, log_to, with_commitline
     from commitline.devstack import DevStack
     from commitline.process import leave
 

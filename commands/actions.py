@@ -28,7 +28,8 @@ def list_actions(
     json: AsJson = False,
 ) -> None:
     """List actions: the newest runs first, or what has waited longest for a person."""
-    from .. import operating, printing
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     async def work(ledger: ActionLedger) -> Sequence[Action]:
         return await operating.find_actions(ledger, run=run, parked=parked, limit=limit)
@@ -50,8 +51,9 @@ def show_action(
     json: AsJson = False,
 ) -> None:
     """Show everything about one action; of a read, the result that was too large to travel."""
-    from .. import operating, printing
     from ..ledger import Action
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     found = asyncio.run(operating.with_ledger(lambda ledger: operating.find_record(ledger, key)))
     if not isinstance(found, Action):
@@ -77,7 +79,8 @@ def settle_action(
     json: AsJson = False,
 ) -> None:
     """Say what became of an unknown action, after a look at the downstream system."""
-    from .. import operating, printing
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     if (happened is None) is not did_not_happen:
         raise typer.BadParameter("say either --happened RESULT or --did-not-happen")
@@ -101,7 +104,8 @@ def reopen_action(
     Under the key that it was sent with; what became of it is asked first, where that can be.
     What must not be sent twice, or belongs to a stopped run, is refused: settle it.
     """
-    from .. import operating, printing
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     found = asyncio.run(operating.with_ledger(lambda ledger: operating.reopen(ledger, key)))
     if json:

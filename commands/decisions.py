@@ -24,7 +24,8 @@ def list_approvals(
     json: AsJson = False,
 ) -> None:
     """List the calls that wait for a person, the longest waiting first."""
-    from .. import operating, printing
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     async def work(ledger: ActionLedger) -> Sequence[Approval]:
         return await operating.find_approvals(ledger, run=run, all=all, limit=limit)
@@ -68,7 +69,8 @@ def list_questions(
     json: AsJson = False,
 ) -> None:
     """List what calls ask a person midway, the longest waiting first."""
-    from .. import operating, printing
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     async def work(ledger: ActionLedger) -> Sequence[Question]:
         return await operating.find_questions(ledger, run=run, all=all, limit=limit)
@@ -92,7 +94,7 @@ def answer(
     by: By = None,
 ) -> None:
     """Answer what a call asks: it is made again, with the answer."""
-    from ..operating import answer as answer_question
+    from ..operating.queries import answer as answer_question
 
     async def work() -> None:
         async with await connect() as client:
@@ -106,7 +108,7 @@ async def _decide(
     call: str, *, approve: bool, by: str | None, reason: str, args: str | None
 ) -> None:
     from ..canonical import parse
-    from ..operating import call_named
+    from ..operating.queries import call_named
 
     edited = None if args is None else parse(args)
     if edited is not None and not isinstance(edited, dict):

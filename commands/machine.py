@@ -14,8 +14,8 @@ def doctor(json: AsJson = False) -> None:
 
     Exits 1 when no worker could run here: no usable database, or no usable Temporal.
     """
-    from .. import printing
-    from ..doctor import examine, healthy
+    from ..operating import tables as printing
+    from ..operating.doctor import examine, healthy
 
     checks = asyncio.run(examine())
     if json:
@@ -27,9 +27,10 @@ def doctor(json: AsJson = False) -> None:
 
 def migrate(json: AsJson = False) -> None:
     """Bring the database to this version's schema. Safe to repeat."""
-    from .. import ledger, printing
+    from .. import ledger
     from ..config import Settings
     from ..ledger.sql import migrations
+    from ..operating import tables as printing
 
     url = Settings.load().require_database()
     applied = asyncio.run(ledger.migrate(url))

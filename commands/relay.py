@@ -10,7 +10,7 @@ import typer
 from .terminal import AsJson, connect
 
 if TYPE_CHECKING:
-    from ..operating import RelayReport
+    from ..operating.queries import RelayReport
 
 app = typer.Typer(
     help="Show what the relay has to do, or have it look now.",
@@ -30,8 +30,8 @@ def show_relay(
     The workers keep its schedule: it looks for actions that nobody sees to, and for runs that
     were terminated or timed out.
     """
-    from .. import printing
-    from ..operating import relay_report
+    from ..operating import tables as printing
+    from ..operating.queries import relay_report
 
     if context.invoked_subcommand is not None:
         return None
@@ -49,8 +49,8 @@ def show_relay(
 @app.command("run")
 def run_relay(json: AsJson = False) -> None:
     """Have the relay look now, rather than at its next time."""
-    from .. import printing
-    from ..operating import trigger_relay
+    from ..operating import tables as printing
+    from ..operating.queries import trigger_relay
 
     async def work() -> str:
         async with await connect() as client:

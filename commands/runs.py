@@ -12,9 +12,9 @@ import typer
 from .terminal import AsJson, connect, user
 
 if TYPE_CHECKING:
+    from ..handles.reset import Reset
+    from ..handles.run import RunStatus
     from ..ledger import Action, UndoReport
-    from ..resetting import Reset
-    from ..run_client import RunStatus
 
 app = typer.Typer(
     help="List the newest runs, or take one back to an earlier turn.",
@@ -30,8 +30,8 @@ def list_runs(
     json: AsJson = False,
 ) -> None:
     """List the newest runs with their state, or take one back to an earlier turn."""
-    from .. import printing
-    from ..operating import newest_runs
+    from ..operating import tables as printing
+    from ..operating.queries import newest_runs
 
     if context.invoked_subcommand is not None:
         return None
@@ -63,7 +63,7 @@ def reset_run(
     Its plan is replayed: what the model said is read back without asking it, and what is done
     is not done again. With --fork it goes another way instead; what is done stands.
     """
-    from .. import printing
+    from ..operating import tables as printing
 
     async def work() -> Reset:
         async with await connect() as client:
@@ -96,8 +96,9 @@ def stop(
     """
     from temporalio.client import WorkflowExecutionStatus
 
-    from .. import operating, printing
     from ..identity import check_any_workflow_id
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
         async with await connect() as client:
@@ -144,7 +145,8 @@ def undo_run(
     What is undone already is not undone again, and nothing opens the run any more. Exits 1 if
     something stands that should not, or is unknown.
     """
-    from .. import operating, printing
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     async def work() -> tuple[UndoReport, Sequence[str]]:
         async with await connect() as client:

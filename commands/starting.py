@@ -27,7 +27,7 @@ def demo(
     other than once, if the baseline on plain Temporal did not charge twice, if a plan that
     failed was not undone, or if a call did not wait for the person who has to approve it.
     """
-    from .. import printing
+    from ..operating import tables as printing
     from ..testing.demo import SCENARIOS, report, run_demo
 
     names = [known.name for known in SCENARIOS]
@@ -55,9 +55,9 @@ def dev(json: AsJson = False) -> None:
     The data lies in .commitline and stays; the other commands find the servers from here
     and from every folder below.
     """
-    from .. import printing
     from ..config import DevAddresses
-    from ..dev import run_dev_servers
+    from ..devstack.foreground import run_dev_servers
+    from ..operating import tables as printing
 
     def ready(found: DevAddresses) -> None:
         if json:
@@ -94,8 +94,8 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Start a run, or join the one that has this id and prompt."""
-    from .. import printing
-    from ..operating import follow, look_up, ui_link
+    from ..operating import tables as printing
+    from ..operating.queries import follow, look_up, ui_link
 
     async def work() -> None:
         async with await connect() as client:

@@ -26,7 +26,8 @@ def list_threads(
     limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20, json: AsJson = False
 ) -> None:
     """List the newest conversations."""
-    from .. import operating, printing
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     found = asyncio.run(operating.with_ledger(lambda ledger: ledger.threads.list(limit=limit)))
     if json:
@@ -45,7 +46,8 @@ def show_thread(
     json: AsJson = False,
 ) -> None:
     """Show what was said in a conversation."""
-    from .. import operating, printing
+    from ..operating import queries as operating
+    from ..operating import tables as printing
 
     found, state = asyncio.run(
         operating.with_ledger(lambda one: operating.conversation(one, thread))
@@ -70,7 +72,7 @@ def send(
     json: AsJson = False,
 ) -> None:
     """Say something in a conversation, wait for the answer and print it."""
-    from .. import printing
+    from ..operating import tables as printing
 
     async def work() -> RunResult:
         async with await connect() as client:
@@ -89,7 +91,7 @@ def delete_thread(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete what was said in a conversation, for good. What was done stays on record."""
-    from .. import operating
+    from ..operating import queries as operating
 
     if not yes:
         typer.confirm(f"Delete the conversation {thread}? It cannot be undone", abort=True)

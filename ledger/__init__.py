@@ -5,15 +5,15 @@ Usable alone: it knows nothing of Temporal and needs only psycopg and pydantic.
 """
 
 from .action_ledger import ActionLedger
-from .actions import Action, ActionRequest, Attempt, Effect, Outcome, Run
 from .approvals import Approval, ApprovalLedger, ApprovalRequest
-from .claims import AlreadyDone, Ask, Busy, Claim, Dispatched, Intended, Owned, Parked
-from .migrate import check_schema, migrate
-from .notices import listen
+from .claim_rules import AlreadyDone, Ask, Busy, Claim, Dispatched, Intended, Owned, Parked
+from .migration import check_schema, migrate
+from .notifications import listen
 from .outbox import intend
 from .pool import ledger_pool
-from .question_ledger import QuestionLedger
-from .questions import Question, QuestionRequest
+from .question_rules import Question, QuestionRequest
+from .questions import QuestionLedger
+from .records import Action, ActionRequest, Attempt, Effect, Outcome, Run
 from .relay import GoneRun, Queued, RelayLedger, Waiting
 from .sub_runs import SubRunLedger
 from .threads import (

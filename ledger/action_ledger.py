@@ -23,16 +23,16 @@ from ..canonical import Json, parse, storable
 from ..errors import ActionNotFound, Fenced, RunInputConflict, RunNotRunning
 from ..identity import ActionKey, RunKey, parent_of
 from .action_rows import attempt_parameters
-from .actions import Action, ActionRequest, Attempt, Outcome, Run
 from .approvals import ApprovalLedger
 from .calls import Connection, LedgerCalls, Row, execute, fetch
-from .claiming import claim_action
-from .claims import AlreadyDone, Claim, Dispatched, Owned, raise_if_conflict
+from .claim import claim_action
+from .claim_rules import AlreadyDone, Claim, Dispatched, Owned, raise_if_conflict
 from .outbox import intend
-from .question_ledger import QuestionLedger
+from .outcome import record_outcome, settle_action
+from .questions import QuestionLedger
+from .records import Action, ActionRequest, Attempt, Outcome, Run
 from .relay import RelayLedger
 from .run_rules import may_start
-from .settling import record_outcome, settle_action
 from .sql import QUERIES
 from .sub_runs import SubRunLedger
 from .threads import ThreadLedger

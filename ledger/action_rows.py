@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..identity import default_idempotency_key, epoch_of, step_of, with_generation
-from .actions import Action, ActionRequest, Attempt, Outcome
 from .calls import Connection, execute, fetch
-from .claims import AlreadyDone, Claim, Dispatched, Intended, Parked, key_life
-from .questions import Question
+from .claim_rules import AlreadyDone, Claim, Dispatched, Intended, Parked, key_life
+from .question_rules import Question
+from .records import Action, ActionRequest, Attempt, Outcome
 
 
 async def insert(

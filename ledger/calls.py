@@ -16,7 +16,7 @@ import psycopg
 from psycopg import errors as pg
 
 from ..errors import LedgerUnavailable, Unstorable
-from .bounded import within
+from .deadline import within
 from .pool import Connection, Pool
 from .sql import QUERIES
 

@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..canonical import dumps
 from ..errors import UnrepresentableValue
-from .actions import Outcome
+from .records import Outcome
 
 MAX_ERROR_TEXT: Final = 4_000
 """Characters of an exception's text that are kept."""

@@ -42,8 +42,8 @@ from ..identity import (
     check_idempotency_key,
     default_idempotency_key,
 )
-from .actions import NEVER_SENT, Effect
 from .codec import error_text
+from .records import NEVER_SENT, Effect
 from .sql import QUERIES
 
 _STATEMENT: Final[LiteralString] = QUERIES["intend"]

@@ -15,9 +15,9 @@ from typing import Any, Final, Literal, Self, cast
 from ..canonical import storable
 from ..errors import ReopenRefused
 from ..identity import ActionKey, RunKey
-from .actions import Action, Effect, Outcome, Run
 from .calls import Connection, LedgerCalls, execute, fetch
-from .claims import key_forgotten
+from .claim_rules import key_forgotten
+from .records import Action, Effect, Outcome, Run
 
 Why = Literal["send", "ask", "undo"]
 

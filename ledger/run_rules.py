@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ..errors import Fenced, RunNotRunning, StaleThread
 from ..identity import epoch_of, step_of
-from .actions import Action, ActionRequest
 from .calls import Row
+from .records import Action, ActionRequest
 
 
 def may_start(run: Row, request: ActionRequest) -> bool:

@@ -24,8 +24,8 @@ from typing import Final
 from ..canonical import storable
 from ..errors import Fenced, RunInputConflict, RunNotRunning, SubAgentClosed
 from ..identity import RunKey, parent_of
-from .actions import Action, Run
 from .calls import Connection, LedgerCalls, Row, execute, fetch, fetch_all
+from .records import Action, Run
 
 _ALL: Final = 1_000_000
 

@@ -6,10 +6,20 @@ The row is locked. It is the claimant's own, or that of the action that holds it
 from __future__ import annotations
 
 from .action_rows import attempt_parameters, dispatched
-from .actions import Action, ActionRequest, Attempt
 from .calls import Connection, fetch, fetch_all
-from .claims import AlreadyDone, Ask, Busy, Claim, Intended, Parked, Verdict, settles_in, why_parked
-from .questions import Question
+from .claim_rules import (
+    AlreadyDone,
+    Ask,
+    Busy,
+    Claim,
+    Intended,
+    Parked,
+    Verdict,
+    settles_in,
+    why_parked,
+)
+from .question_rules import Question
+from .records import Action, ActionRequest, Attempt
 
 
 async def carry_out(

@@ -40,8 +40,8 @@ from ..identity import (
     position_in_parent,
     started_workflow_of,
 )
-from .actions import Action, Outcome, Run
 from .calls import Connection, LedgerCalls, Row, execute, fetch, fetch_all, fetch_each
+from .records import Action, Outcome, Run
 
 MessageRole = Literal["user", "assistant", "tool"]
 

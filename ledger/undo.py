@@ -20,8 +20,8 @@ from datetime import datetime
 from ..canonical import storable
 from ..errors import RunNotRunning, UndoRefused
 from ..identity import ActionKey, RunKey
-from .actions import Action, Run
 from .calls import Connection, LedgerCalls, execute, fetch, fetch_all
+from .records import Action, Run
 from .undo_rules import DueUndo, UndoReport, due, report
 
 

@@ -37,8 +37,8 @@ from ..identity import (
     undo_position,
     within_run,
 )
-from .actions import Action, Effect
-from .claims import key_forgotten
+from .claim_rules import key_forgotten
+from .records import Action, Effect
 
 Fate = Literal["undone", "stands", "unknown"]
 UndoState = Literal["nothing to undo", "compensated", "partly compensated"]

@@ -42,7 +42,7 @@ def devstack() -> Iterator[DevStack]:
 @pytest.fixture(scope="session")
 def database_template(devstack: DevStack) -> str:
     """The name of a migrated database to copy from."""
-    from ..ledger.migrate import migrate
+    from ..ledger.migration import migrate
 
     _run(devstack, sql.SQL("create database {}").format(sql.Identifier(TEMPLATE)))
     url = devstack.url_of(TEMPLATE)

@@ -26,15 +26,15 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.conversation import RunResult
-    from ..activities.run_activities import OPEN_RUN, OpenRun
-    from ..activities.wire import pack, raw_text, unpack
+    from ..activities.contract.conversation import RunResult
+    from ..activities.contract.wire import pack, raw_text, unpack
+    from ..activities.runs.run import OPEN_RUN, OpenRun
     from ..canonical import scrub
     from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
     from .action_headers import this_run
-    from .carrying_out import ask_ledger, cancelled, failure, stop_here_if_cancelled
+    from .activity_calls import ask_ledger, cancelled, failure, stop_here_if_cancelled
+    from .base_run import RunFrame, handlers_finished, read_input
     from .progress import Progress
-    from .run_frame import RunFrame, handlers_finished, read_input
     from .run_input import AGENT_RUN, Carried, RunInput, Send, Sent, Task
     from .turn import Turns
 

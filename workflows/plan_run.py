@@ -20,9 +20,8 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities import replies
-    from ..activities.agent import ToolSpec
-    from ..activities.plan import (
+    from ..activities.app.agent import ToolSpec
+    from ..activities.app.plan import (
         OPEN_PLAN,
         OpenPlan,
         PlanInput,
@@ -30,18 +29,19 @@ with workflow.unsafe.imports_passed_through():
         PlanSpec,
         StepResult,
     )
-    from ..activities.plan_steps import PlannedStep, resolved
-    from ..activities.replies import Reply
-    from ..activities.wire import pack, to_text, unpack
+    from ..activities.contract.plans import PlannedStep, resolved
+    from ..activities.contract.wire import pack, to_text, unpack
+    from ..activities.replies import call_reply as replies
+    from ..activities.replies.call_reply import Reply
     from ..canonical import Json, dumps, scrub
     from ..errors import PlanFailed, UnrepresentableValue
     from ..identity import Position, position
-    from ..ledger.actions import Effect
+    from ..ledger.records import Effect
     from .action_headers import Surroundings, surroundings, this_run
-    from .calls import Calls
-    from .carrying_out import ask_ledger, failure, side_by_side, stop_here_if_cancelled
+    from .activity_calls import ask_ledger, failure, side_by_side, stop_here_if_cancelled
+    from .base_run import RunFrame, handlers_finished, read_input
     from .progress import Progress
-    from .run_frame import RunFrame, handlers_finished, read_input
+    from .tool_calls import Calls
 
 PLAN_RUN: Final = "PlanRun"
 

@@ -6,7 +6,7 @@ import string
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from ..activities.conversation import Usage
+from ..activities.contract.conversation import Usage
 from ..canonical import scrub
 
 CallState = Literal[

@@ -9,8 +9,8 @@ from typing import Any, Final
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.conversation import Message
-    from ..activities.limits import RunLimits
+    from ..activities.contract.conversation import Message
+    from ..activities.contract.limits import RunLimits
     from ..canonical import digest
 
 

@@ -14,7 +14,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.relay_steps import (
+    from ..activities.contract.relay import (
         LOOK_AT,
         RELAY,
         SCAN,
@@ -24,13 +24,13 @@ with workflow.unsafe.imports_passed_through():
         Settled,
         Settling,
     )
-    from ..activities.undo_steps import UndoStep
-    from ..activities.wire import raw_text, unpack
+    from ..activities.contract.undo import UndoStep
+    from ..activities.contract.wire import raw_text, unpack
     from ..canonical import parse, scrub
     from ..identity import ActionKey
-    from .calls import shown_state, step_reply
-    from .carrying_out import ask_ledger, look
+    from .activity_calls import ask_ledger, look
     from .progress import Progress
+    from .tool_calls import shown_state, step_reply
 
 
 _AFRESH: Final = 20

@@ -14,24 +14,26 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities import replies, state
-    from ..activities.agent import AgentSpec
-    from ..activities.conversation import Completion, Message, RunResult, ToolCall, ToolResult
-    from ..activities.earlier_runs import RECORD_COMPLETION, RecordCompletion
-    from ..activities.output import ASK_FOR_OUTPUT, FINAL_RESULT
-    from ..activities.run_activities import (
-        OPEN_RUN,
-        Opened,
-        OpenRun,
+    from ..activities.app import state
+    from ..activities.app.agent import AgentSpec
+    from ..activities.app.output_type import ASK_FOR_OUTPUT, FINAL_RESULT
+    from ..activities.contract.conversation import (
+        Completion,
+        Message,
+        RunResult,
+        ToolCall,
+        ToolResult,
     )
-    from ..activities.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel
-    from ..activities.wire import from_plain, pack_text, to_text, unpack
+    from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel
+    from ..activities.contract.wire import from_plain, pack_text, to_text, unpack
+    from ..activities.replies import call_reply as replies
+    from ..activities.runs.earlier_runs import RECORD_COMPLETION, RecordCompletion
+    from ..activities.runs.run import OPEN_RUN, Opened, OpenRun
     from ..canonical import parse, scrub
     from ..errors import ConversationTooLarge, NodeTimeout
     from ..identity import position
     from .action_headers import Surroundings, surroundings, this_run
-    from .calls import Calls, content_share
-    from .carrying_out import (
+    from .activity_calls import (
         ask_ledger,
         carry_out,
         failure,
@@ -42,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from .progress import Progress
     from .run_input import RunInput, Task
+    from .tool_calls import Calls, content_share
 
 MAX_CONVERSATION: Final = 1_700_000
 """Characters of a model call's input. A payload over 2 MiB would wedge the workflow task for

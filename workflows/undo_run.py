@@ -13,13 +13,13 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.undo_steps import UndoAgain
-    from ..activities.wire import pack, unpack
+    from ..activities.contract.undo import UndoAgain
+    from ..activities.contract.wire import pack, unpack
     from ..ledger.undo_rules import UndoReport
-    from .carrying_out import see_through
+    from .activity_calls import see_through
     from .progress import Progress
     from .run_failure import run_failure
-    from .unwinding import Unwinding
+    from .undo import Unwinding
 
 UNDO_RUN: Final = "UndoRun"
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from commitline import Agent, App, Effect, ScriptedModel, ToolContext, tool
 from commitline.activities import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.scripted_model import call, say
 from commitline.crash import crash_point
 
 from . import payments

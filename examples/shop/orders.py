@@ -9,18 +9,8 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from commitline import (
-    Agent,
-    App,
-    Effect,
-    Plan,
-    ScriptedModel,
-    ToolContext,
-    result_of,
-    step,
-    tool,
-)
-from commitline.activities.scripted_model import call, say
+from commitline import Agent, App, Effect, Plan, ScriptedModel, ToolContext, result_of, step, tool
+from commitline.activities.model.scripted_model import call, say
 
 from . import payments
 

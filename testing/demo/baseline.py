@@ -25,8 +25,8 @@ from temporalio import activity, workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from ...activities import App, Tool, ToolContext
-from ...activities.conversation import Completion, Message, ToolResult
-from ...activities.model import ModelRequest
+from ...activities.contract.conversation import Completion, Message, ToolResult
+from ...activities.model.model import ModelRequest
 from ...config import Settings, connect_temporal
 from ...identity import ActionKey, RunKey, position
 from ...logs import configure_logging

@@ -17,8 +17,8 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from ...client import AgentClient
 from ...errors import CommitlineError
 from ...examples.shop.orders import fulfil
+from ...handles.run import AnyRun
 from ...ledger import Action, Approval
-from ...run_client import AnyRun
 from ..processes import ProviderProcess, WorkerProcess
 from ..proxy import TcpProxy
 from .baseline import PLAIN_AGENT

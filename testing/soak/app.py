@@ -29,8 +29,8 @@ from ... import (
     tool,
 )
 from ...activities import Completion, ModelRequest
-from ...activities.conversation import Message
-from ...activities.scripted_model import call, say
+from ...activities.contract.conversation import Message
+from ...activities.model.scripted_model import call, say
 from .script import Call, PlanScript, is_prompt, read_prompt, script_of
 
 PROVIDER: Final = "SOAK_PROVIDER_URL"

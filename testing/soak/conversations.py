@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ...activities.conversation import Message
-from ...activities.wire import from_text
+from ...activities.contract.conversation import Message
+from ...activities.contract.wire import from_text
 from ...ledger import StoredMessage
 
 

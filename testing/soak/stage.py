@@ -23,15 +23,15 @@ from typing import Any, Final
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError
 
-from ...activities.conversation import RunResult
-from ...activities.wire import from_text
+from ...activities.contract.conversation import RunResult
+from ...activities.contract.wire import from_text
 from ...client import AgentClient
 from ...config import Settings
 from ...devstack import DevStack
 from ...errors import CommitlineError, LedgerUnavailable, RunFailed, ThreadNotFound
+from ...handles.run import AnyRun, PlanHandle, RunHandle
 from ...identity import run_key, thread_workflow
 from ...ledger import ActionLedger, Run, StoredMessage, migrate
-from ...run_client import AnyRun, PlanHandle, RunHandle
 from ..processes import ProviderProcess
 from ..proxy import TcpProxy
 from ..surroundings import own_environment, terminating_as_interrupt
@@ -42,15 +42,7 @@ from .counted import Counted, Violation
 from .outbox import Outbox
 from .people import People
 from .promises import RunUndo, waiting_for_nobody
-from .script import (
-    FIRST_SAID,
-    Ending,
-    plan_script_of,
-    prompt_of,
-    saying_of,
-    script_of,
-    thread_of,
-)
+from .script import FIRST_SAID, Ending, plan_script_of, prompt_of, saying_of, script_of, thread_of
 from .verdict import Aftermath, RunSeen, TalkSeen
 
 APP: Final = "commitline.testing.soak.app:app"

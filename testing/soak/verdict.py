@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ...activities.conversation import Message, RunResult, ToolResult
-from ...activities.wire import from_text
+from ...activities.contract.conversation import Message, RunResult, ToolResult
+from ...activities.contract.wire import from_text
 from ...canonical import parse
 from ...identity import Position, RunKey, action_key
 from ...ledger import Action, Approval, StoredMessage

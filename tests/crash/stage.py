@@ -28,14 +28,14 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
-from commitline.activities.conversation import Message, RunResult, ToolResult
-from commitline.activities.wire import from_text
+from commitline.activities.contract.conversation import Message, RunResult, ToolResult
+from commitline.activities.contract.wire import from_text
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack
+from commitline.handles.run import RunHandle
 from commitline.identity import thread_workflow
 from commitline.ledger import Action, StoredMessage
-from commitline.run_client import RunHandle
 from commitline.testing.processes import ProviderProcess, WorkerProcess
 from commitline.testing.provider import serve
 from commitline.tests.crash.nursery import Nursery

@@ -15,8 +15,8 @@ from typing import Any, Final
 import pytest
 
 from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
-from commitline.activities.scripted_model import call, say
-from commitline.activities.turns import CALL_MODEL
+from commitline.activities.contract.turns import CALL_MODEL
+from commitline.activities.model.scripted_model import call, say
 from commitline.examples.shop import payments
 from commitline.tests.crash.stage import Aftermath, Played, Scene, Script, Stage, until
 

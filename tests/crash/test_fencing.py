@@ -17,16 +17,8 @@ from typing import Any, Final, TypeAlias
 
 import pytest
 
-from commitline import (
-    NEVER_HAPPENED,
-    Agent,
-    App,
-    Effect,
-    ScriptedModel,
-    ToolContext,
-    tool,
-)
-from commitline.activities.scripted_model import call, say
+from commitline import NEVER_HAPPENED, Agent, App, Effect, ScriptedModel, ToolContext, tool
+from commitline.activities.model.scripted_model import call, say
 from commitline.examples.shop import payments
 from commitline.ledger import Action
 from commitline.testing.processes import WorkerProcess

@@ -19,15 +19,11 @@ import psycopg
 import pytest
 
 from commitline import Agent, App, Effect, NotAttempted, ScriptedModel, ToolContext, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.run_activities import (
-    CLOSE_RUN,
-    OPEN_RUN,
-    RECORD_OUTCOME,
-)
-from commitline.activities.scripted_model import call, say
-from commitline.activities.turns import CALL_MODEL, RECORD_TURN
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.turns import CALL_MODEL, RECORD_TURN
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
+from commitline.activities.runs.run import CLOSE_RUN, OPEN_RUN, RECORD_OUTCOME
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.errors import LedgerUnavailable, RunFailed

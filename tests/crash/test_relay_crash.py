@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from commitline import Agent, App, Effect, ScriptedModel, ToolContext, tool
-from commitline.activities.scripted_model import say
+from commitline.activities.model.scripted_model import say
 from commitline.examples.shop import payments
 from commitline.tests.crash.stage import Scene
 from commitline.tests.integration.runs.bench import Bench

@@ -13,9 +13,9 @@ from uuid import uuid4
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from commitline.activities import replies
-from commitline.activities.conversation import Message, RunResult, ToolResult
-from commitline.activities.wire import from_text
+from commitline.activities.contract.conversation import Message, RunResult, ToolResult
+from commitline.activities.contract.wire import from_text
+from commitline.activities.replies import call_reply as replies
 from commitline.errors import RunFailed, RunNotFound, RunNotRunning
 from commitline.identity import RunKey, position
 from commitline.ledger import (
@@ -31,15 +31,7 @@ from commitline.ledger import (
 )
 from commitline.testing.processes import WorkerProcess
 from commitline.testing.soak.conversations import malformed
-from commitline.tests.crash.stage import (
-    Gate,
-    Played,
-    Scene,
-    Script,
-    Stage,
-    freeze_in_claim,
-    until,
-)
+from commitline.tests.crash.stage import Gate, Played, Scene, Script, Stage, freeze_in_claim, until
 
 TEXT: Final = "Please charge order 4821."
 

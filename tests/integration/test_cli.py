@@ -20,7 +20,6 @@ import pytest
 
 from commitline.config import DevAddresses
 from commitline.devstack import DevStack
-from commitline.doctor import Check, examine, healthy
 from commitline.identity import Position, RunKey
 from commitline.ledger import (
     ActionLedger,
@@ -31,6 +30,7 @@ from commitline.ledger import (
     Outcome,
     ledger_pool,
 )
+from commitline.operating.doctor import Check, examine, healthy
 from commitline.testing.processes import ProviderProcess
 
 COMMAND = [sys.executable, "-m", "commitline.cli"]

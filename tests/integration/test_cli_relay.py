@@ -10,8 +10,8 @@ import pytest
 from temporalio.client import Client
 
 from commitline import App, Effect, tool
+from commitline.activities.runs.relay_schedule import schedule_id
 from commitline.config import Settings
-from commitline.relay_worker import schedule_id
 
 from .runs.bench import Bench, eventually
 from .runs.relay_bench import ends, intend, ledger_of

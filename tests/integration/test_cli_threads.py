@@ -15,9 +15,9 @@ import pytest
 from temporalio.client import Client
 
 from commitline import Agent, App, Effect, State, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.ledger import ActionLedger, ledger_pool

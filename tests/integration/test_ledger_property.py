@@ -25,12 +25,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from commitline.canonical import Json, canonical, digest, dumps, parse
-from commitline.errors import (
-    Fenced,
-    IdempotencyKeyConflict,
-    RunNotRunning,
-    SettlementRefused,
-)
+from commitline.errors import Fenced, IdempotencyKeyConflict, RunNotRunning, SettlementRefused
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import (
     ActionLedger,

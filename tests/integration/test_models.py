@@ -24,8 +24,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from commitline.activities import pydantic_ai_model
-from commitline.activities.conversation import (
+from commitline.activities.contract.conversation import (
     Completion,
     Message,
     ToolCall,
@@ -33,9 +32,10 @@ from commitline.activities.conversation import (
     ToolResult,
     Usage,
 )
-from commitline.activities.model import Model, ModelRequest, examine
-from commitline.activities.pydantic_ai_model import PydanticAIModel, resolve_model
-from commitline.activities.scripted_model import ScriptedModel, call, say
+from commitline.activities.model import pydantic_ai_model
+from commitline.activities.model.model import Model, ModelRequest, examine
+from commitline.activities.model.pydantic_ai_model import PydanticAIModel, resolve_model
+from commitline.activities.model.scripted_model import ScriptedModel, call, say
 from commitline.canonical import dumps, parse
 from commitline.errors import ConfigurationError, ModelError, ModelRejected, ModelUnavailable
 from commitline.testing.openai_server import Answer, OpenAIServer, tool_call

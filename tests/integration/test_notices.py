@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager, suppress
 import psycopg
 import pytest
 
-from commitline.ledger import listen, notices
+from commitline.ledger import listen
+from commitline.ledger import notifications as notices
 from commitline.ledger.sql import QUERIES
 from commitline.testing.proxy import TcpProxy
 

@@ -28,11 +28,16 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from commitline.activities.conversation import Completion, Message, ToolDefinition, ToolResult
-from commitline.activities.model import ModelRequest
-from commitline.activities.pydantic_ai_model import PydanticAIModel
-from commitline.activities.scripted_model import call, say
-from commitline.activities.wire import from_text, to_text
+from commitline.activities.contract.conversation import (
+    Completion,
+    Message,
+    ToolDefinition,
+    ToolResult,
+)
+from commitline.activities.contract.wire import from_text, to_text
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.pydantic_ai_model import PydanticAIModel
+from commitline.activities.model.scripted_model import call, say
 from commitline.canonical import dumps
 from commitline.errors import ModelRejected
 from commitline.testing.openai_server import Answer, OpenAIServer, calls_and_results, tool_call

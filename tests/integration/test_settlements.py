@@ -9,7 +9,6 @@ from uuid import uuid4
 
 import pytest
 
-from commitline import operating
 from commitline.errors import AmbiguousAction, SettlementRefused
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import (
@@ -23,6 +22,7 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
+from commitline.operating import queries as operating
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("support-4821/e1")

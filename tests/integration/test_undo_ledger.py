@@ -13,9 +13,9 @@ from uuid import uuid4
 import pytest
 
 from commitline import App, tool
-from commitline.activities.undo_steps import PlanUndo, UndoPlan
-from commitline.activities.undoing import UndoActivities
-from commitline.activities.wire import pack, unpack
+from commitline.activities.contract.undo import PlanUndo, UndoPlan
+from commitline.activities.contract.wire import pack, unpack
+from commitline.activities.runs.undo import UndoActivities
 from commitline.canonical import dumps
 from commitline.errors import IdempotencyKeyConflict, RunNotRunning, UndoRefused
 from commitline.identity import ActionKey, Position, RunKey, sub_run_key

@@ -42,7 +42,7 @@ from commitline.ledger import (
     ledger_pool,
     migrate,
 )
-from commitline.ledger.actions import ActionStatus, OutcomeKind, RunState
+from commitline.ledger.records import ActionStatus, OutcomeKind, RunState
 from commitline.ledger.sql import migrations
 from commitline.ledger.threads import MessageRole
 

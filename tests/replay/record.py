@@ -33,17 +33,17 @@ from commitline import (
     step,
     tool,
 )
-from commitline.activities.agent_tool import AgentTool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import Answer, call, say
+from commitline.activities.app.agent_tool import AgentTool
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import Answer, call, say
 from commitline.config import Settings
 from commitline.devstack import DevStack
 from commitline.errors import ModelRejected
 from commitline.examples.shop.app import charge_card, lookup_order, send_receipt
+from commitline.handles.run import AnyRun
 from commitline.ledger import ActionLedger, Question, ledger_pool, migrate
 from commitline.process import leave
-from commitline.run_client import AnyRun
 from commitline.testing.processes import ProviderProcess
 from commitline.testing.proxy import TcpProxy
 from commitline.worker import app_worker

@@ -11,8 +11,8 @@ import pytest
 from temporalio import activity
 
 from commitline import Effect, ToolContext, tool
-from commitline.activities.activity_guard import GuardedActivity
-from commitline.activities.asking import Asking, Paused, is_pause
+from commitline.activities.app.interrupt import Asking, Paused, is_pause
+from commitline.activities.guard.guarded_activity import GuardedActivity
 from commitline.errors import CannotAsk, UnrepresentableValue
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import Question

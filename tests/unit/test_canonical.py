@@ -9,16 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitline.canonical import (
-    MAX_DEPTH,
-    Json,
-    canonical,
-    digest,
-    dumps,
-    parse,
-    scrub,
-    storable,
-)
+from commitline.canonical import MAX_DEPTH, Json, canonical, digest, dumps, parse, scrub, storable
 from commitline.errors import UnrepresentableValue
 
 AWKWARD: tuple[Json, ...] = (

@@ -11,7 +11,7 @@ import pytest
 from commitline.errors import Fenced, IdempotencyKeyConflict, PlanDivergence
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import Action, ActionRequest, Attempt, Dispatched, Effect, Outcome, Owned
-from commitline.ledger.claims import (
+from commitline.ledger.claim_rules import (
     CONFLICT,
     Verdict,
     judge_holder,

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from commitline.activities.conversation import Completion, FinishReason, ToolCall
-from commitline.activities.model import MAX_ARGUMENTS, examine
-from commitline.activities.wire import to_text
+from commitline.activities.contract.conversation import Completion, FinishReason, ToolCall
+from commitline.activities.contract.wire import to_text
+from commitline.activities.model.model import MAX_ARGUMENTS, examine
 
 
 def _examined(arguments: str) -> ToolCall:

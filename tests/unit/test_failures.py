@@ -11,7 +11,13 @@ from typing import Any
 import httpx
 import pytest
 
-from commitline.activities.failures import Contained, Failure, Kind, classify, retry_after
+from commitline.activities.contract.tool_failure import (
+    Contained,
+    Failure,
+    Kind,
+    classify,
+    retry_after,
+)
 from commitline.errors import (
     ModelUnavailable,
     NodeTimeout,

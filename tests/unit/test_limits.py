@@ -12,9 +12,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from commitline import Agent, Effect, ScriptedModel, Tool, tool
-from commitline.activities.agent import AgentSpec
-from commitline.activities.limits import DEFAULTS, NO_LIMIT, UNSET, CallLimits, RunLimits, resolve
-from commitline.activities.run_activities import _with_what_is_left
+from commitline.activities.app.agent import AgentSpec
+from commitline.activities.contract.limits import (
+    DEFAULTS,
+    NO_LIMIT,
+    UNSET,
+    CallLimits,
+    RunLimits,
+    resolve,
+)
+from commitline.activities.runs.run import _with_what_is_left
 from commitline.identity import RunKey
 from commitline.ledger import Run
 

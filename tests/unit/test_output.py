@@ -22,8 +22,8 @@ from pydantic import (
 )
 from typing_extensions import TypeAliasType, TypedDict
 
-from commitline.activities.conversation import Completion, RunResult, ToolCall, Usage
-from commitline.activities.output import FINAL_RESULT, OutputType, output_tool
+from commitline.activities.app.output_type import FINAL_RESULT, OutputType, output_tool
+from commitline.activities.contract.conversation import Completion, RunResult, ToolCall, Usage
 from commitline.canonical import dumps
 from commitline.errors import DefinitionError
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from commitline.activities import replies
-from commitline.activities.conversation import Completion, Message, ToolCall, ToolResult
-from commitline.activities.pairing import paired, results_from, unanswered
+from commitline.activities.contract.conversation import Completion, Message, ToolCall, ToolResult
+from commitline.activities.replies import call_reply as replies
+from commitline.activities.replies.pairing import paired, results_from, unanswered
 from commitline.identity import Position, RunKey, action_key, position
 from commitline.ledger import Action, Effect, Outcome
 from commitline.tests.unit.rows import action_row

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from commitline import Effect, Plan, State, Tool, result_of, step, tool
-from commitline.activities.agent import App
-from commitline.activities.plan import PlanInput, Step
-from commitline.activities.plan_steps import PlannedStep, Reference, resolved
-from commitline.activities.wire import pack, unpack
+from commitline.activities.app.agent import App
+from commitline.activities.app.plan import PlanInput, Step
+from commitline.activities.contract.plans import PlannedStep, Reference, resolved
+from commitline.activities.contract.wire import pack, unpack
 from commitline.errors import DefinitionError, PlanInvalid
 
 

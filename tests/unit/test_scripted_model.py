@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from commitline.activities.conversation import Completion, Message, ToolCall
-from commitline.activities.model import Model, ModelRequest
-from commitline.activities.scripted_model import ScriptedModel, call, say
+from commitline.activities.contract.conversation import Completion, Message, ToolCall
+from commitline.activities.model.model import Model, ModelRequest
+from commitline.activities.model.scripted_model import ScriptedModel, call, say
 from commitline.errors import ModelRejected, ModelUnavailable
 
 

@@ -12,12 +12,7 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from commitline import Agent, Effect, Reducer, ScriptedModel, State, tool
-from commitline.activities import replies
-from commitline.activities.conversation import Message, ToolCall, ToolResult
-from commitline.activities.merging import changes_before, without_changes
-from commitline.activities.pairing import results_from
-from commitline.activities.replies import Unrecorded
-from commitline.activities.state import (
+from commitline.activities.app.state import (
     MAX_STATE,
     CallChanges,
     Changes,
@@ -29,7 +24,12 @@ from commitline.activities.state import (
     read_state,
     share_of,
 )
-from commitline.activities.wire import from_text, to_text
+from commitline.activities.contract.conversation import Message, ToolCall, ToolResult
+from commitline.activities.contract.wire import from_text, to_text
+from commitline.activities.replies import call_reply as replies
+from commitline.activities.replies.call_reply import Unrecorded
+from commitline.activities.replies.pairing import results_from
+from commitline.activities.runs.state_merge import changes_before, without_changes
 from commitline.canonical import Json, dumps, parse
 from commitline.errors import DefinitionError, StateUnusable
 from commitline.identity import Position, RunKey, action_key

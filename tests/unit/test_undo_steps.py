@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from commitline.activities.undo_steps import UndoOutcome, UndoStep
-from commitline.activities.undoing import _MAX_CALL, _that_travel, _with_reasons
-from commitline.activities.wire import to_text
+from commitline.activities.contract.undo import UndoOutcome, UndoStep
+from commitline.activities.contract.wire import to_text
+from commitline.activities.runs.undo import _MAX_CALL, _that_travel, _with_reasons
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import ActionFate, UndoReport
 from commitline.ledger.undo_rules import Fate
-from commitline.workflows.unwinding import in_words
+from commitline.workflows.undo import in_words
 
 TWO_MIB = 2 * 1024 * 1024
 

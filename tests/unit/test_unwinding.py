@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from temporalio import workflow
 
-from commitline.activities import replies
-from commitline.activities.limits import CallLimits
-from commitline.activities.origin import Origin
-from commitline.activities.replies import Reply
-from commitline.activities.undo_steps import UndoStep
+from commitline.activities.contract.action_header import Origin
+from commitline.activities.contract.limits import CallLimits
+from commitline.activities.contract.undo import UndoStep
+from commitline.activities.replies import call_reply as replies
+from commitline.activities.replies.call_reply import Reply
 from commitline.identity import ActionKey, Position, RunKey
-from commitline.workflows import calls, unwinding
+from commitline.workflows import tool_calls as calls
+from commitline.workflows import undo as unwinding
 from commitline.workflows.progress import Progress
 
 RUN = RunKey("r/1")

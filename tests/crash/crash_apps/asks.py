@@ -3,7 +3,7 @@
 from typing import Any
 
 from commitline import Agent, App, Effect, ScriptedModel, ToolContext, tool
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.scripted_model import call, say
 from commitline.examples.shop import payments
 
 

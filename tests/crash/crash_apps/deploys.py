@@ -6,7 +6,7 @@ from uuid import uuid4
 from pydantic import Field
 
 from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.scripted_model import call, say
 from commitline.crash import crash_point
 from commitline.examples.shop import payments
 

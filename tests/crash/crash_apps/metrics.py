@@ -3,7 +3,7 @@
 import asyncio
 
 from commitline import Agent, App, Effect, ScriptedModel, tool
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.scripted_model import call, say
 
 
 @tool(effect=Effect.AT_MOST_ONCE, tool_timeout=0.3)

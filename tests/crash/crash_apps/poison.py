@@ -6,8 +6,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from commitline import Agent, App, Effect, ScriptedModel, tool
-from commitline.activities import limits
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract import limits
+from commitline.activities.model.scripted_model import call, say
 
 # The server's time-outs lie half a minute beyond ours; a test cannot wait for them so long.
 limits.BACKSTOP = timedelta(seconds=1)  # type: ignore[misc]

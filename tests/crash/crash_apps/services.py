@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from commitline import Agent, App, Effect, ScriptedModel, ToolContext, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.crash import crash_point
 from commitline.errors import ModelUnavailable
 from commitline.examples.shop import payments

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from commitline import Agent, App, Effect, Reducer, ScriptedModel, State, ToolContext, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.crash import VARIABLE
 
 FOLDER: Final = Path(os.environ["CRASH_FOLDER"])

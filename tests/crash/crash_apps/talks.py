@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
-from commitline.activities import claiming
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
-from commitline.activities.wire import to_text
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.wire import to_text
+from commitline.activities.guard import claiming
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.crash import crash_point
 from commitline.examples.shop import payments
 

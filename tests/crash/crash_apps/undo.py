@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from commitline import Agent, App, Effect, ScriptedModel, ToolContext, ToolRefused, tool
-from commitline.activities.scripted_model import call
+from commitline.activities.model.scripted_model import call
 from commitline.crash import crash_point
 from commitline.examples.shop import payments
 

@@ -19,16 +19,16 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHistory
 
-from commitline.activities.agent import Agent, App
-from commitline.activities.conversation import Message, ToolResult
-from commitline.activities.scripted_model import Answer, ScriptedModel
-from commitline.activities.tool import Tool
-from commitline.activities.wire import from_text
+from commitline.activities.app.agent import Agent, App
+from commitline.activities.app.tool import Tool
+from commitline.activities.contract.conversation import Message, ToolResult
+from commitline.activities.contract.wire import from_text
+from commitline.activities.model.scripted_model import Answer, ScriptedModel
 from commitline.client import AgentClient
 from commitline.config import Settings
+from commitline.handles.run import RunHandle
 from commitline.identity import RunKey, run_key, thread_workflow
 from commitline.ledger import Action, ActionLedger, ledger_pool
-from commitline.run_client import RunHandle
 from commitline.worker import app_worker
 from commitline.workflows import RunResult
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
-from commitline.activities import retrying
+from commitline.activities.guard import retrying
 from commitline.config import Settings
 from commitline.testing.processes import ProviderProcess
 

@@ -28,9 +28,9 @@ from commitline import (
     ToolRefused,
     tool,
 )
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 
 AT_MOST_ONCE = Effect.AT_MOST_ONCE
 KILLED_AFTER = 5.0

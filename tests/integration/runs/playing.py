@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from commitline.activities.conversation import Completion, ToolResult
-from commitline.activities.model import ModelRequest
+from commitline.activities.contract.conversation import Completion, ToolResult
+from commitline.activities.model.model import ModelRequest
 
 T = TypeVar("T")
 

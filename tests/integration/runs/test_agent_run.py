@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from commitline import Effect, Tool, ToolContext, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.errors import ConversationTooLarge, PlanDivergence
 from commitline.examples.shop import payments
 from commitline.examples.shop.app import charge_card, lookup_order, send_receipt

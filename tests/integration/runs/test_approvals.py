@@ -13,11 +13,11 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, Tool, tool
-from commitline.activities.admission import Decide
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import Answer, call, say
-from commitline.activities.wire import pack
+from commitline.activities.contract.approvals import Decide
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.wire import pack
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import Answer, call, say
 from commitline.canonical import dumps
 from commitline.errors import (
     ApprovalRefused,
@@ -31,7 +31,7 @@ from commitline.errors import (
 from commitline.identity import Position, RunKey
 from commitline.ledger import Action, Approval, Question
 from commitline.ledger.approvals import ApprovalRequest, check_same
-from commitline.workflows.run_frame import DECISION
+from commitline.workflows.base_run import DECISION
 
 from .bench import Bench, eventually, fresh_id
 from .relay_bench import LONG_AGO, ledger_of

@@ -21,7 +21,7 @@ from commitline import (
     ToolRefused,
     tool,
 )
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.scripted_model import call, say
 
 from .bench import Bench, Ran, one_agent
 

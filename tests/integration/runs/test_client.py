@@ -19,8 +19,8 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
 from commitline import Effect, tool
-from commitline.activities.scripted_model import call, say
-from commitline.activities.wire import pack
+from commitline.activities.contract.wire import pack
+from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.errors import (
     CommitlineError,

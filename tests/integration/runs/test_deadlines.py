@@ -21,18 +21,13 @@ from structlog.testing import capture_logs
 from temporalio.api.enums.v1 import EventType
 
 from commitline import Agent, App, Effect, StillInProgress, Tool, ToolRefused, tool
-from commitline.activities.conversation import Completion, Message
-from commitline.activities.limits import NO_LIMIT
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import Answer, ScriptedModel, call, say
-from commitline.activities.turns import CALL_MODEL
+from commitline.activities.contract.conversation import Completion, Message
+from commitline.activities.contract.limits import NO_LIMIT
+from commitline.activities.contract.turns import CALL_MODEL
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import Answer, ScriptedModel, call, say
 from commitline.client import AgentClient
-from commitline.errors import (
-    ModelUnavailable,
-    NodeTimeout,
-    RunDeadlineExceeded,
-    SettlementRefused,
-)
+from commitline.errors import ModelUnavailable, NodeTimeout, RunDeadlineExceeded, SettlementRefused
 from commitline.ledger import Action, Outcome
 from commitline.testing.processes import WorkerProcess
 from commitline.tests.integration.runs import isolated_tools

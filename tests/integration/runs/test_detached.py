@@ -11,9 +11,9 @@ from typing import Any
 from uuid import uuid4
 
 from commitline import Agent, App, Effect, ScriptedModel, Tool, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import Answer, call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import Answer, call, say
 from commitline.identity import ActionKey
 from commitline.ledger import (
     ActionLedger,

@@ -24,20 +24,13 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker
 
-from commitline.activities.activity_guard import GuardedActivity
-from commitline.activities.calling import current_call
-from commitline.activities.guard import GuardInterceptor
+from commitline.activities.guard.calling import current_call
+from commitline.activities.guard.guarded_activity import GuardedActivity
+from commitline.activities.guard.interceptor import GuardInterceptor
 from commitline.canonical import digest
 from commitline.errors import DefinitionError, ToolRefused
 from commitline.identity import Position, RunKey
-from commitline.ledger import (
-    Action,
-    ActionLedger,
-    ActionRequest,
-    Attempt,
-    Effect,
-    ledger_pool,
-)
+from commitline.ledger import Action, ActionLedger, ActionRequest, Attempt, Effect, ledger_pool
 from commitline.workflows import ActionHeaders
 
 from .bench import Bench, eventually, fresh_id

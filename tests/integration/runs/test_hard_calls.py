@@ -12,8 +12,8 @@ from pydantic import AfterValidator, BaseModel, Field
 
 from commitline import App, Effect, Tool, tool
 from commitline.activities import Completion, ToolCall
-from commitline.activities.model import MAX_CALLS, examine
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.model import MAX_CALLS, examine
+from commitline.activities.model.scripted_model import call, say
 from commitline.errors import InvalidArguments, ModelRejected
 
 from .bench import Bench, one_agent

@@ -18,7 +18,7 @@ import pytest
 from temporalio.client import Client
 
 from commitline import NEVER_HAPPENED, App, Effect, NotAttempted, Tool, tool
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.scripted_model import call, say
 from commitline.errors import DefinitionError, ModelRejected, SettlementRefused
 from commitline.ledger import Outcome
 from commitline.testing.proxy import TcpProxy

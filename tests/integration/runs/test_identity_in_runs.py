@@ -9,7 +9,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from commitline import Effect, ToolContext, tool
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.scripted_model import call, say
 from commitline.errors import InvalidRunId
 from commitline.examples.shop.app import charge_card, send_receipt
 from commitline.testing.processes import ProviderProcess
@@ -150,7 +150,7 @@ async def test_an_unusable_id_is_refused_at_the_start(bench: Bench, unusable: st
 
 
 async def test_an_unusable_id_that_comes_by_another_client_fails_the_run(bench: Bench) -> None:
-    from commitline.activities.wire import pack
+    from commitline.activities.contract.wire import pack
 
     async with bench.serving(one_agent([], [say("Done.")])):
         run = await bench.temporal.start_workflow(

@@ -11,14 +11,14 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from commitline import Agent, App, Effect, Tool, ToolContext, tool
-from commitline.activities.admission import DECIDE
-from commitline.activities.conversation import Completion, Usage
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.approvals import DECIDE
+from commitline.activities.contract.conversation import Completion, Usage
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.errors import RunFailed
+from commitline.handles.run import RunHandle
 from commitline.ledger import ApprovalLedger
-from commitline.run_client import RunHandle
 from commitline.workflows.progress import Progress
 
 from .bench import Bench, eventually, fresh_id

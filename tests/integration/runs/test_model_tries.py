@@ -9,7 +9,7 @@ import pytest
 
 from commitline import Agent, App
 from commitline.activities import Completion, ModelRequest
-from commitline.activities.scripted_model import say
+from commitline.activities.model.scripted_model import say
 from commitline.errors import ModelUnavailable
 
 from .bench import Bench

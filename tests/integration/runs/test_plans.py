@@ -22,9 +22,9 @@ from commitline import (
     step,
     tool,
 )
-from commitline.activities.plan import PlanInput
-from commitline.activities.plan_steps import PlannedStep
-from commitline.activities.wire import pack
+from commitline.activities.app.plan import PlanInput
+from commitline.activities.contract.plans import PlannedStep
+from commitline.activities.contract.wire import pack
 from commitline.errors import (
     CommitlineError,
     PlanFailed,
@@ -37,7 +37,7 @@ from commitline.errors import (
     ToolNotServed,
 )
 from commitline.ledger import Outcome
-from commitline.operating import newest_runs
+from commitline.operating.queries import newest_runs
 
 from .bench import Bench, eventually, fresh_id
 

@@ -21,7 +21,7 @@ from commitline import (
     ToolContext,
     tool,
 )
-from commitline.activities.scripted_model import Answer, call, say
+from commitline.activities.model.scripted_model import Answer, call, say
 from commitline.canonical import parse
 from commitline.errors import AnswerRefused, NotAuthorized, RunFailed
 from commitline.ledger import Action, Approval, Question

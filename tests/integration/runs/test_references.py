@@ -14,11 +14,11 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
 
 from commitline import Agent, App, Effect, Tool, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.replies import MAX_TURN
-from commitline.activities.scripted_model import call, say
-from commitline.activities.turns import CALL_MODEL
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.turns import CALL_MODEL
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
+from commitline.activities.replies.call_reply import MAX_TURN
 from commitline.errors import MaxStepsExceeded, ModelRejected
 from commitline.identity import Position, action_key
 

@@ -7,17 +7,8 @@ from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from commitline import (
-    NEVER_HAPPENED,
-    Agent,
-    App,
-    Effect,
-    ScriptedModel,
-    Tool,
-    ToolContext,
-    tool,
-)
-from commitline.activities.scripted_model import call, say
+from commitline import NEVER_HAPPENED, Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
+from commitline.activities.model.scripted_model import call, say
 from commitline.workflows import Relay
 
 from .bench import Bench, eventually, fresh_id

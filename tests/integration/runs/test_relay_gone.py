@@ -11,10 +11,10 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, ToolContext, tool
-from commitline.activities.admission import ADMIT
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.approvals import ADMIT
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.errors import ReopenRefused
 from commitline.ledger import Outcome
 from commitline.workflows import RunInput

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from temporalio.client import ScheduleDescription
 
 from commitline import Agent, App, Effect, NotAttempted, ScriptedModel, ToolContext, tool
-from commitline.activities.scripted_model import say
+from commitline.activities.model.scripted_model import say
+from commitline.activities.runs.relay_schedule import schedule_id
 from commitline.identity import ActionKey
 from commitline.ledger import ActionLedger
-from commitline.relay_worker import schedule_id
 from commitline.testing.proxy import TcpProxy
 
 from .bench import Bench, eventually, fresh_id

@@ -11,11 +11,11 @@ import pytest
 from temporalio.api.enums.v1 import PendingActivityState
 
 from commitline import Agent, App, Effect, Tool, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.errors import ToolNotServed
-from commitline.run_client import RunHandle
+from commitline.handles.run import RunHandle
 
 from .bench import Bench, eventually, fresh_id
 from .playing import SOON, Says, Signals, turn_of

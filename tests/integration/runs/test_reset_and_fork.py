@@ -14,9 +14,9 @@ import pytest
 from temporalio.common import RetryPolicy
 
 from commitline import Agent, App, Effect, Tool, ToolContext, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.errors import (
     ModelRejected,
@@ -26,9 +26,9 @@ from commitline.errors import (
     RunNotFound,
     StaleThread,
 )
+from commitline.handles.run import RunHandle
+from commitline.handles.thread import ThreadHandle
 from commitline.ledger import Action, Outcome
-from commitline.run_client import RunHandle
-from commitline.thread_client import ThreadHandle
 from commitline.workflows import RunResult
 
 from .bench import Bench, commitline, eventually, fresh_id, rolled_over

@@ -18,9 +18,9 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from commitline import Effect, Tool, ToolRefused, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.examples.shop.app import charge_card
 from commitline.ledger import Action
 from commitline.testing.processes import ProviderProcess

@@ -12,10 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from commitline import Agent, App, Effect, ToolRefused, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import ScriptedModel, call, say
-from commitline.run_client import RunHandle
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import ScriptedModel, call, say
+from commitline.handles.run import RunHandle
 from commitline.tests.integration.runs.isolated_tools import Desk, pens_in_a_process
 
 from .bench import Bench, eventually, fresh_id

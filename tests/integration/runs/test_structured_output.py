@@ -12,10 +12,10 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from commitline import Agent, App, Effect, Tool, tool
-from commitline.activities.conversation import Completion, Message
-from commitline.activities.model import ModelRequest
-from commitline.activities.output import ACCEPTED, ASK_FOR_OUTPUT, FINAL_RESULT
-from commitline.activities.scripted_model import Answer, ScriptedModel, call, say
+from commitline.activities.app.output_type import ACCEPTED, ASK_FOR_OUTPUT, FINAL_RESULT
+from commitline.activities.contract.conversation import Completion, Message
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import Answer, ScriptedModel, call, say
 from commitline.errors import DefinitionError, OutputUnusable
 from commitline.workflows import RunResult
 

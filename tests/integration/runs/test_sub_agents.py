@@ -14,11 +14,11 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
 
-from commitline import Agent, App, Effect, Tool, ToolContext, operating, tool
-from commitline.activities.agent_tool import AgentTool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import Answer, ScriptedModel, call, say
+from commitline import Agent, App, Effect, Tool, ToolContext, tool
+from commitline.activities.app.agent_tool import AgentTool
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import Answer, ScriptedModel, call, say
 from commitline.client import AgentClient
 from commitline.errors import (
     Fenced,
@@ -30,6 +30,7 @@ from commitline.errors import (
 )
 from commitline.identity import Position, RunKey, within_run
 from commitline.ledger import Action, ActionLedger, ActionRequest, Attempt, ledger_pool
+from commitline.operating import queries as operating
 
 from .bench import Bench, eventually, fresh_id
 from .playing import HANGS, SOON, Signals, seen

@@ -11,19 +11,14 @@ import pytest
 from psycopg import AsyncConnection
 
 from commitline import Agent, App, Effect, Tool, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import call, say
-from commitline.activities.turns import CALL_MODEL
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.turns import CALL_MODEL
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
-from commitline.errors import (
-    ConversationTooLarge,
-    InvalidRunId,
-    RequestConflict,
-    ThreadBusy,
-)
+from commitline.errors import ConversationTooLarge, InvalidRunId, RequestConflict, ThreadBusy
+from commitline.handles.thread import MAX_TEXT
 from commitline.identity import thread_workflow
-from commitline.thread_client import MAX_TEXT
 
 from .bench import Bench, eventually, fresh_id, rolled_over
 from .playing import SOON, Says, Signals, asked, seen, within

@@ -14,10 +14,10 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.service import RetryConfig
 
 from commitline import Agent, App, Effect, ThreadMessage, Tool, tool
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import ScriptedModel, call, say
-from commitline.activities.wire import pack
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.wire import pack
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import ScriptedModel, call, say
 from commitline.client import AgentClient
 from commitline.errors import (
     ConfigurationError,
@@ -30,9 +30,9 @@ from commitline.errors import (
     ThreadDeleted,
     ThreadNotFound,
 )
+from commitline.handles.thread import ThreadHandle
 from commitline.identity import thread_workflow
 from commitline.ledger import Outcome
-from commitline.thread_client import ThreadHandle
 from commitline.workflows import RunInput
 
 from .bench import Bench, eventually, fresh_id

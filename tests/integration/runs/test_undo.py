@@ -23,10 +23,10 @@ from commitline import (
     ToolRefused,
     tool,
 )
-from commitline.activities.conversation import Completion
-from commitline.activities.model import ModelRequest
-from commitline.activities.scripted_model import Answer, call, say
-from commitline.activities.tool import NEVER_HAPPENED
+from commitline.activities.app.tool import NEVER_HAPPENED
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.activities.model.scripted_model import Answer, call, say
 from commitline.errors import (
     CommitlineError,
     ModelUnavailable,

@@ -9,7 +9,7 @@ import pytest
 from pydantic import AfterValidator
 
 from commitline import Effect, tool
-from commitline.activities.scripted_model import call, say
+from commitline.activities.model.scripted_model import call, say
 from commitline.errors import ModelRejected
 
 from .bench import Bench, one_agent

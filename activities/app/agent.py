@@ -1,0 +1,399 @@
+"""`Agent` and `App`: what an application declares, and the spec that a run keeps of it.
+
+A run reads its agent's spec once, when it starts, and keeps it in history: a deploy changes
+the code of a tool, not the rules of a run that is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import structlog
+
+from ...errors import ConfigurationError, DefinitionError
+from ...ledger.records import Effect
+from ..contract.conversation import Completion, ToolDefinition
+from ..contract.limits import DEFAULTS, UNSET, CallLimits, RunLimits, resolve
+from ..model.model import Model
+from ..model.pydantic_ai_model import resolve_model
+from ..replies.call_reply import MAX_CONTENT
+from ..runs.action_state import ACTION_STATE, action_state
+from .agent_tool import AgentTool
+from .output_type import FINAL_RESULT, OutputType, output_tool
+from .state import State, check_state_model
+from .tool import TOOL_NAME, Tool
+
+log = structlog.get_logger("commitline")
+
+Hook: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+RESERVED_PREFIX: Final = "commitline."
+"""Of our own activities' names; a tool's name cannot hold a dot."""
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """A tool as a run remembers it."""
+
+    definition: ToolDefinition
+    effect: Effect
+    summary: str | None = None
+    tool_seconds: float | None = DEFAULTS["tool_timeout"]
+    """One attempt; None is no limit."""
+    node_seconds: float | None = DEFAULTS["node_timeout"]
+    """The call with its retries; None is no limit."""
+    gated: bool = False
+    """Whether a person may have to approve it."""
+    compensated: bool = False
+    """Whether another tool undoes it."""
+    agent: str = ""
+    """The agent that carries a call of it out, in a run of its own; none where it is empty."""
+    structured: bool = False
+    """Whether that agent has an ``output_type``."""
+
+    @property
+    def limits(self) -> CallLimits:
+        """Its deadlines."""
+        return CallLimits(self.tool_seconds, self.node_seconds)
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """An agent as a run remembers it; kept in history."""
+
+    name: str
+    model: str
+    instructions: str
+    tools: list[ToolSpec]
+    max_steps: int
+    model_tries: int
+    heartbeat_seconds: float
+    model_seconds: float | None = DEFAULTS["model_timeout"]
+    """One model request; None is no limit."""
+    node_seconds: float | None = DEFAULTS["node_timeout"]
+    """A turn's model request with its retries; None is no limit."""
+    deadline_seconds: float | None = None
+    """Of the run_deadline, what the run has left as it opens; None is no limit."""
+    output_schema: dict[str, Any] | None = None
+    """JSON schema of its output, where that is structured."""
+    unusable_tries: int = 3
+    """Turns in a row that the model may give nothing usable."""
+    result_limit: int = MAX_CONTENT
+    """Characters of a result that travel; the whole stays in the ledger."""
+
+    @property
+    def model_limits(self) -> CallLimits:
+        """The deadlines of a model request."""
+        return CallLimits(self.model_seconds, self.node_seconds)
+
+    def ends_with(self, completion: Completion) -> bool:
+        """Whether a completion is the answer, rather than one more turn."""
+        if self.output_schema is not None:
+            return completion.output is not None
+        return not completion.calls
+
+    @property
+    def may_undo(self) -> bool:
+        """Whether anything that such a run does can be taken back."""
+        return any(tool.compensated or tool.agent for tool in self.tools)
+
+    @property
+    def definitions(self) -> list[ToolDefinition]:
+        """What the model is told that it may call."""
+        tools = [found.definition for found in self.tools]
+        return tools if self.output_schema is None else [*tools, output_tool(self.output_schema)]
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A model, its instructions and the tools that it may call.
+
+    Args:
+        name: What `AgentClient.start` asks for; unique in the app.
+        model: ``"openai:gpt-5-mini"`` and the like (extra ``models``), or a `Model`.
+        instructions: The system prompt.
+        tools: Functions under `tool`, and other agents (`as_tool`).
+        output_type: What it answers with, if not text: a pydantic model, a dataclass, or any
+            type that pydantic can check. The model hands it in by a tool of its own
+            (``final_result``), and it is validated before the run ends.
+        unusable_tries: How many turns in a row the model may give nothing usable (calls that
+            were cut off or malformed, an output that does not fit) before the run fails.
+        max_steps: Model turns at most for one request; then the run fails, and what it did
+            is undone where its tools say how, and stands otherwise.
+        model_tries: Requests at most for one completion, over 408, 409, 429, 5xx and
+            connection errors and requests past ``model_timeout``.
+        tool_timeout: Seconds, or a ``timedelta``, for one attempt of a tool that sets none;
+            300 by default. None, zero and less are no limit, here and below.
+        node_timeout: For a model request, and for a tool call, each with its retries; 900.
+        model_timeout: For one model request; 600.
+        run_deadline: For a whole run; none by default.
+        state: What its tools share in a conversation: a `State` whose fields all have
+            defaults. A tool with a parameter of this type gets a copy of its own.
+
+    Raises:
+        DefinitionError: It cannot work as declared.
+    """
+
+    name: str
+    model: str | Model
+    instructions: str
+    tools: Sequence[Tool | AgentTool] = ()
+    output_type: Any = None
+    max_steps: int = 500
+    model_tries: int = 5
+    unusable_tries: int = 3
+    tool_timeout: Any = UNSET
+    node_timeout: Any = UNSET
+    model_timeout: Any = UNSET
+    run_deadline: Any = UNSET
+    state: type[State] | None = None
+    output: OutputType | None = field(init=False, repr=False, default=None)
+    """How an answer is checked, where the agent has an ``output_type``."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        if not self.name.strip():
+            raise DefinitionError("an agent needs a name")
+        if min(self.max_steps, self.model_tries, self.unusable_tries) < 1:
+            raise DefinitionError(
+                f"the agent {self.name!r}: max_steps, model_tries and unusable_tries start at 1"
+            )
+        if self.output_type is not None:
+            object.__setattr__(self, "output", OutputType(self.output_type))
+        for made in self.tools:
+            if not isinstance(made, Tool | AgentTool):
+                raise DefinitionError(
+                    f"the agent {self.name!r}: {made!r} is no tool; put @tool(effect=…) above it"
+                )
+        self._check_state()
+        names = [made.name for made in self.tools]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise DefinitionError(f"the agent {self.name!r} has two tools named {twice[0]!r}")
+        if self.output is not None and FINAL_RESULT in names:
+            raise DefinitionError(
+                f"the agent {self.name!r} has an output_type, whose tool is {FINAL_RESULT!r}"
+            )
+        if self.detaches and ACTION_STATE in names:
+            raise DefinitionError(
+                f"the agent {self.name!r} has a detached tool, about which is asked by "
+                f"{ACTION_STATE!r}: give its own tool of that name another"
+            )
+
+    @property
+    def detaches(self) -> bool:
+        """Whether it may go on before what it did is done."""
+        return any(isinstance(made, Tool) and made.detached for made in self.tools)
+
+    def as_tool(
+        self, *, description: str, name: str | None = None, summary: str | None = None
+    ) -> AgentTool:
+        """Let another agent's model call this one, in a run of its own, with a prompt.
+
+        Args:
+            description: What the other model is told of it: what to ask it for.
+            name: By which it is called; the agent's name by default.
+            summary: What a call does in business words, with ``{prompt}`` in braces.
+
+        Raises:
+            DefinitionError: It has no description, or a name that no provider accepts.
+        """
+        named = name or self.name
+        if not TOOL_NAME.fullmatch(named):
+            raise DefinitionError(
+                f"the agent {self.name!r} needs a name as a tool, of 1 to 64 letters, digits, "
+                "'_' or '-': as_tool(name=…)"
+            )
+        if not description.strip():
+            raise DefinitionError(f"the agent {self.name!r} needs a description as a tool")
+        return AgentTool(self, named, description, summary)
+
+    @property
+    def below(self) -> Sequence[Agent]:
+        """The agents that its tools are."""
+        return [made.agent for made in self.tools if isinstance(made, AgentTool)]
+
+    def _check_state(self) -> None:
+        if self.state is not None:
+            check_state_model(self.state, f"the agent {self.name!r}")
+        for made in self.tools:
+            if isinstance(made, Tool) and made.state not in (None, self.state):
+                has = "none" if self.state is None else f"{self.state.__name__}"
+                raise DefinitionError(
+                    f"the tool {made.name!r} takes the state {made.state.__name__}, "
+                    f"and the agent {self.name!r} has {has}"
+                )
+
+    @property
+    def model_name(self) -> str:
+        """The model's name, as the run's spec keeps it."""
+        return self.model if isinstance(self.model, str) else self.model.name
+
+    def spec(
+        self, *, heartbeat_seconds: float, limits: RunLimits, result_limit: int = MAX_CONTENT
+    ) -> AgentSpec:
+        """Return what a run that begins now keeps of this agent.
+
+        Args:
+            heartbeat_seconds: The worker's setting.
+            limits: What the run was started with, or the one that called it.
+            result_limit: The worker's setting.
+        """
+        for tool_name in sorted(set(limits.tool_timeouts) - self.tool_names):
+            log.warning("limits.tool_unknown", tool=tool_name[:64], agent=self.name)
+        return AgentSpec(
+            name=self.name,
+            model=self.model_name,
+            instructions=self.instructions,
+            tools=[self._tool_spec(made, limits) for made in self._offered],
+            max_steps=self.max_steps,
+            model_tries=self.model_tries,
+            heartbeat_seconds=heartbeat_seconds,
+            model_seconds=resolve("model_timeout", limits.model_timeout, self.model_timeout),
+            node_seconds=resolve("node_timeout", limits.node_timeout, self.node_timeout),
+            deadline_seconds=resolve("run_deadline", limits.run_deadline, self.run_deadline),
+            output_schema=None if self.output is None else self.output.schema,
+            unusable_tries=self.unusable_tries,
+            result_limit=result_limit,
+        )
+
+    @property
+    def tool_names(self) -> set[str]:
+        """Of its tools, and of those of the agents below it."""
+        names = {made.name for made in self.tools}
+        return names.union(*(agent.tool_names for agent in self.below))
+
+    @property
+    def _offered(self) -> Sequence[Tool | AgentTool]:
+        return (*self.tools, action_state) if self.detaches else self.tools
+
+    def _tool_spec(self, made: Tool | AgentTool, limits: RunLimits) -> ToolSpec:
+        if isinstance(made, AgentTool):
+            return ToolSpec(
+                made.definition,
+                Effect.READ,  # by itself; what the agent's tools do has rows of its own
+                made.summary,
+                agent=made.agent.name,
+                structured=made.agent.output is not None,
+            )
+        return tool_spec(made, limits, self.tool_timeout, self.node_timeout)
+
+
+def tool_spec(
+    made: Tool, limits: RunLimits, tool_timeout: Any = UNSET, node_timeout: Any = UNSET
+) -> ToolSpec:
+    """Return what a run that begins now keeps of a tool.
+
+    Args:
+        made: The tool.
+        limits: What the run was started with.
+        tool_timeout: The agent's setting, where one calls it.
+        node_timeout: The same.
+    """
+    for_it = limits.tool_timeouts.get(made.name, UNSET)
+    return ToolSpec(
+        made.definition,
+        made.effect,
+        made.summary,
+        gated=made.gated,
+        compensated=made.compensate is not None,
+        tool_seconds=resolve(
+            "tool_timeout", for_it, made.tool_timeout, limits.tool_timeout, tool_timeout
+        ),
+        node_seconds=resolve("node_timeout", made.node_timeout, limits.node_timeout, node_timeout),
+    )
+
+
+@dataclass(frozen=True)
+class App:
+    """Everything that one worker serves.
+
+    Args:
+        agents: Each of a name of its own. The agents that are their tools are served, too.
+        tools: What plans use, besides the agents' tools. Read back, it is every tool that is
+            served: the agents', these, and what undoes them, each once.
+        on_start: Called once before the worker takes anything, on the event loop that async
+            tools run on: open HTTP clients and pools there. What it raises keeps the worker
+            from starting.
+        on_stop: Called there when the worker stops.
+
+    Raises:
+        DefinitionError: Two agents of one name, or two different tools of one name (an
+            activity type is one function), or agents that call each other in a circle.
+    """
+
+    agents: Sequence[Agent] = ()
+    on_start: Hook | None = None
+    on_stop: Hook | None = None
+    tools: Sequence[Tool] = ()
+    _agents: dict[str, Agent] = field(init=False, repr=False, default_factory=dict)
+    _tools: dict[str, Tool] = field(init=False, repr=False, default_factory=dict)
+    _models: dict[str, Model] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Index agents and tools, refusing duplicates."""
+        for agent in self.agents:
+            self._index(agent, ())
+        for made in self.tools:
+            if not isinstance(made, Tool):
+                raise DefinitionError(f"{made!r} is no tool; put @tool(effect=…) above it")
+            self._serve(made)
+        object.__setattr__(self, "tools", tuple(self._tools.values()))
+
+    def _index(self, agent: Agent, above: tuple[Agent, ...]) -> None:
+        if any(one is agent for one in above):
+            names = " -> ".join(one.name for one in (*above, agent))
+            raise DefinitionError(f"agents call each other in a circle: {names}")
+        if self._agents.setdefault(agent.name, agent) is not agent:
+            raise DefinitionError(f"two agents are named {agent.name!r}")
+        for made in agent.tools:
+            if isinstance(made, Tool):
+                self._serve(made)
+        for below in agent.below:
+            self._index(below, (*above, agent))
+
+    def _serve(self, made: Tool) -> None:
+        """Add a tool, and what undoes it."""
+        if self._tools.setdefault(made.name, made) is not made:
+            raise DefinitionError(f"two different tools are named {made.name!r}")
+        if made.compensate is not None:
+            self._serve(made.compensate)
+
+    @property
+    def served(self) -> Sequence[Agent]:
+        """Every agent, those that are tools of others among them, once."""
+        return tuple(self._agents.values())
+
+    def agent(self, name: str) -> Agent:
+        """Return an agent.
+
+        Raises:
+            ConfigurationError: This app has none of that name.
+        """
+        if name not in self._agents:
+            raise ConfigurationError(
+                f"this worker serves no agent {name!r}; it has {', '.join(self._agents)}"
+            )
+        return self._agents[name]
+
+    def model(self, *, agent: str, name: str) -> Model:
+        """Return the model of a run's spec: by its name, or the agent's own object.
+
+        One object, and so one HTTP client, serves every request of a name that is a string.
+        """
+        declared = self.agent(agent).model
+        if not isinstance(declared, str) and declared.name == name:
+            return declared
+        if name not in self._models:
+            self._models[name] = resolve_model(name)
+        return self._models[name]
+
+    async def aclose(self) -> None:
+        """Close the models that hold connections; the worker does so when it stops."""
+        declared = [agent.model for agent in self.served if not isinstance(agent.model, str)]
+        for model in (*self._models.values(), *declared):
+            aclose = getattr(model, "aclose", None)
+            if aclose is not None:
+                await aclose()
+        self._models.clear()

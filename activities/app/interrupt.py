@@ -1,0 +1,98 @@
+"""Asking a person midway: what `ToolContext.interrupt` does inside a tool.
+
+An answer that is there is returned. Without one the attempt has to end: `Paused` is raised
+through the tool, which `except Exception` does not catch, and the guard writes the question
+down and hands the call's row back. The call is made again with the answer, from the top.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...canonical import dumps, parse, scrub
+from ...errors import CannotAsk
+from ...ledger.question_rules import Question
+
+_MESSAGE: Final = 1_000
+"""Characters of a message; what is longer goes into the payload."""
+
+
+class Paused(BaseException):
+    """Ends an attempt that asks. For the guard alone: let it through.
+
+    No `Exception`, as `asyncio.CancelledError` is none, and for the same reason.
+    """
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A question that the running attempt has no answer to."""
+
+    index: int
+    """Which question of the call it is; the first is 0."""
+    message: str
+    payload: str
+    """JSON text."""
+
+
+class Asking:
+    """The questions of one attempt at one call.
+
+    Args:
+        asked: What earlier attempts have asked, in order, with the answers.
+    """
+
+    def __init__(self, asked: Sequence[Question] = ()) -> None:
+        self._asked = asked
+        self._count = 0
+        self.wanted: Wanted | None = None
+        """What ends this attempt. One question at a time: nothing is answered after it."""
+
+    def ask(self, payload: Any, message: str) -> Coroutine[Any, Any, Any]:
+        """Return what waits for the answer; questions count in the order of these calls.
+
+        Raises:
+            UnrepresentableValue: The payload has no JSON form.
+        """
+        wanted = Wanted(self._count, scrub(message, limit=_MESSAGE), dumps(payload))
+        self._count += 1
+        return self._answer(wanted)
+
+    async def _answer(self, wanted: Wanted) -> Any:
+        if self.wanted is None:
+            if wanted.index < len(self._asked):
+                found = self._asked[wanted.index]
+                # An answer counts for what its person saw, and for nothing else.
+                if found.answer is not None and found.asks(wanted.message, wanted.payload):
+                    return parse(found.answer)
+            self.wanted = wanted
+        raise Paused
+
+
+def ask_person(asking: Asking | None, payload: Any, message: str) -> Coroutine[Any, Any, Any]:
+    """Ask, where somebody can be asked; see `ToolContext.interrupt`."""
+    if asking is None:
+        raise CannotAsk(
+            "nobody can be asked here: only a tool of an agent's run can ask, not one that is "
+            "called by itself, that runs in a process of its own, or an activity of another "
+            "workflow"
+        )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise CannotAsk(
+            "a plain function, or a thread, cannot ask: make the tool `async def`, and await it"
+        ) from None
+    return asking.ask(payload, message)
+
+
+def is_pause(error: BaseException) -> bool:
+    """Whether a tool ended with its question and nothing else; a task group wraps it."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(
+            is_pause(one) or isinstance(one, asyncio.CancelledError) for one in error.exceptions
+        ) and any(is_pause(one) for one in error.exceptions)
+    return isinstance(error, Paused)

@@ -1,0 +1,242 @@
+"""`Plan`: steps that an application gives, each a tool call that may use earlier results.
+
+    plan = Plan("fulfil-order", [
+        step(reserve_stock, {"order_id": "4821"}, name="reserve"),
+        [step(charge_card, {"order_id": "4821"}), step(write_invoice, {"order_id": "4821"})],
+        step(ship, {"reservation": result_of("reserve", "id")}),
+    ])
+
+Stages run in order; the steps of one, a list, side by side. What refers to a result travels
+beside the arguments, never in them, so that no argument can be taken for a reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from ...canonical import Json, canonical, digest, parse, scrub
+from ...errors import PlanInvalid, UnrepresentableValue
+from ...identity import RunKey
+from ...ledger.codec import error_text
+from ..contract.limits import RunLimits
+from ..contract.plans import Path, PlannedStep, Reference
+from ..contract.wire import to_text
+from ..replies.call_reply import MAX_CONTENT
+from .agent import ToolSpec
+from .plan_check import check_order, check_structure
+from .tool import Tool
+
+OPEN_PLAN: Final = "commitline.open_plan"
+
+_MAX_PLAN: Final = 512 * 1024
+"""Characters of a plan, as JSON. What is larger belongs elsewhere, and its name into the plan."""
+_PLAIN: Final = (bool, int, float, str)
+
+
+class ResultOf:
+    """Stands for an earlier step's result; made by `result_of`."""
+
+    __slots__ = ("path", "step")
+
+    def __init__(self, step: str, path: Path) -> None:
+        self.step = step
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"result_of({', '.join(map(repr, (self.step, *self.path)))})"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One tool call of a plan; made by `step`."""
+
+    tool: Tool | str
+    arguments: Mapping[str, Any]
+    name: str
+
+
+Stage: TypeAlias = Step | Sequence[Step]
+
+
+def step(
+    tool: Tool | str, arguments: Mapping[str, Any] | None = None, *, name: str | None = None
+) -> Step:
+    """Make a step of a plan: a call of a tool.
+
+    Args:
+        tool: What is called; or its name, where the application does not have the tool itself.
+            A plan of names is checked by the worker only.
+        arguments: By parameter. Anything that pydantic writes as JSON; `result_of` anywhere
+            in it.
+        name: How other steps, results and errors name it; unique in the plan. By default the
+            tool's name.
+    """
+    called = tool if isinstance(tool, str) else getattr(tool, "name", "")
+    return Step(tool, arguments or {}, name or called)
+
+
+def result_of(step: Step | str, *path: str | int) -> Any:
+    """Stand for the result of an earlier step, or for a part of it, among a step's arguments.
+
+    Args:
+        step: A step of an earlier stage, or its name.
+        path: The way into its result, as JSON has it: keys of objects, indexes of lists.
+    """
+    return ResultOf(step.name if isinstance(step, Step) else step, list(path))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps that are carried out in order, checked before anything is.
+
+    Args:
+        name: For people: in the UI, and by ``commitline runs``.
+        steps: In order. A list among them is a stage: its steps run side by side.
+
+    Raises:
+        PlanInvalid: It cannot work; the message names the step. See `plan_check`.
+    """
+
+    name: str
+    steps: Sequence[Stage]
+    stages: list[list[PlannedStep]] = field(init=False, repr=False)
+    """As they travel."""
+
+    def __post_init__(self) -> None:
+        """Write the steps down, and refuse what cannot work."""
+        if not self.name.strip():
+            raise PlanInvalid("a plan needs a name")
+        given = [[one] if isinstance(one, Step) else list(one) for one in self.steps]
+        tools: dict[str, Tool] = {}
+        for stage in given:
+            for one in stage:
+                _check_tool(one, tools)
+        stages = [[_planned(one) for one in stage] for stage in given]
+        check_structure(stages)
+        if len(to_text(stages)) > _MAX_PLAN:
+            raise PlanInvalid(f"the plan {self.name!r} has over {_MAX_PLAN} characters")
+        if all(one.tool in tools for stage in stages for one in stage):
+            check_order(stages, tools)
+        object.__setattr__(self, "stages", stages)
+
+
+def _check_tool(one: Any, tools: dict[str, Tool]) -> None:
+    if not isinstance(one, Step):
+        raise PlanInvalid(f"{one!r} is no step; make it by step(tool, arguments)")
+    if isinstance(one.tool, Tool):
+        if tools.setdefault(one.tool.name, one.tool) is not one.tool:
+            raise PlanInvalid(f"two different tools are named {one.tool.name!r}")
+    elif not isinstance(one.tool, str):
+        raise PlanInvalid(f"{one.tool!r} is no tool; put @tool(effect=…) above it")
+
+
+def _planned(one: Step) -> PlannedStep:
+    references: list[Reference] = []
+    try:
+        literal = _literal(dict(one.arguments), [], references)
+        text = canonical(literal)
+    except (UnrepresentableValue, PydanticSerializationError, ValueError, TypeError) as err:
+        raise PlanInvalid(f"the step {one.name!r}: {scrub(error_text(err), limit=300)}") from err
+    called = one.tool if isinstance(one.tool, str) else one.tool.name
+    # One text for equal plans, whatever order their arguments were given in.
+    return PlannedStep(one.name, called, text, sorted(references, key=lambda each: str(each.at)))
+
+
+def _literal(value: Any, at: Path, references: list[Reference]) -> Json:
+    """Return a value as JSON data; what refers to a result leaves None, and a reference."""
+    if isinstance(value, ResultOf):
+        references.append(Reference(at, value.step, value.path))
+        return None
+    if value is None or type(value) in _PLAIN:
+        return value
+    if isinstance(value, Mapping):
+        return {key: _literal(item, [*at, key], references) for key, item in dict(value).items()}
+    if isinstance(value, list | tuple):
+        return [_literal(item, [*at, index], references) for index, item in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        raise TypeError("a set has no order, and a plan that is started again must be the same")
+    return to_jsonable_python(value, by_alias=True, bytes_mode="base64")
+
+
+@dataclass(frozen=True)
+class PlanInput:
+    """What a run of a plan is started with."""
+
+    name: str
+    stages: list[list[PlannedStep]]
+    limits: RunLimits = field(default_factory=RunLimits)
+
+    @property
+    def digest(self) -> str:
+        """By which a second start of an id is known to be the same; deadlines do not count."""
+        return digest({"plan": self.name, "stages": parse(to_text(self.stages))})
+
+
+@dataclass(frozen=True)
+class OpenPlan:
+    """What registers the run of a plan."""
+
+    run_key: RunKey
+    plan: PlanInput
+    input_digest: str
+
+
+@dataclass(frozen=True)
+class PlanSpec:
+    """What the run of a plan keeps of its tools and settings; the first stands."""
+
+    tools: list[ToolSpec]
+    heartbeat_seconds: float
+    deadline_seconds: float | None = None
+    """Of the run_deadline, what the run has left as it opens; None is no limit."""
+    result_limit: int = MAX_CONTENT
+    """Characters of a result that travel; the whole stays in the ledger."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """How a step of a plan ended that was carried out."""
+
+    name: str
+    position: str
+    """In the ledger: its stage, and its place in it."""
+    tool: str
+    value: Any
+    """What the tool returned, as JSON has it."""
+    action_key: str | None = None
+    """The row that answers for it; None for a read."""
+    existing: bool = False
+    """Another action had done it before; it was not done again, and this run never undoes it."""
+    partial: bool = False
+    """The value is too large to travel: this is its beginning, and the whole is in the ledger."""
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """What the steps of a plan returned, all of which were carried out."""
+
+    steps: list[StepResult]
+    """In the plan's order."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return what a step's tool returned, as JSON has it.
+
+        Raises:
+            KeyError: The plan has no step of this name.
+        """
+        return self.step(name).value
+
+    def step(self, name: str) -> StepResult:
+        """Return how a step ended.
+
+        Raises:
+            KeyError: The plan has no step of this name.
+        """
+        for one in self.steps:
+            if one.name == name:
+                return one
+        raise KeyError(name)

@@ -1,0 +1,1 @@
+"""All that passes between workflows and activities: plain values, as JSON."""

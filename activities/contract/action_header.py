@@ -1,0 +1,95 @@
+"""Where a guarded call comes from: a header, made in the workflow, read by the guard.
+
+It is made there so that the digest is of the arguments as the *plan* had them, before a
+worker with newer code decodes them and fills in newer defaults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from temporalio import activity as temporal_activity
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+
+from ...canonical import digest, parse
+from ...errors import MissingActionHeader, UnrepresentableValue
+from ...identity import ActionKey, Position, RunKey
+from ...ledger.records import Purpose
+from .wire import pack, unpack
+
+HEADER: Final = "commitline-action"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run and position of a call, and the digest of its arguments in the plan."""
+
+    run_key: RunKey
+    position: Position
+    requested_digest: str
+    again: bool = False
+    """The workflow has scheduled this very call before, and starts it afresh."""
+    attempt_seconds: float | None = None
+    """The deadline of one attempt; None is no limit of ours."""
+    node_seconds: float | None = None
+    """The deadline of the call with its retries, from when it was scheduled."""
+    thread_id: str | None = None
+    """The conversation, where it is not the run's own."""
+    content_limit: int | None = None
+    """Characters of the result that the model is told; None is the default."""
+    purpose: Purpose = "forward"
+    only_asks: bool = False
+    """Nothing is sent: what became of it is asked, or left to a person."""
+    undoes: ActionKey | None = None
+    """The action that this one undoes."""
+    tries: int | None = None
+    """How often the tool may fail it; None is as often as the tool says."""
+    thread_version: int | None = None
+    """Of the conversation, whose state at that version is the call's; None where it has none."""
+    changes_limit: int | None = None
+    """Characters that the call's changes of the state may have; None is the default."""
+
+    def to_payload(self) -> Payload:
+        """Write the header."""
+        return pack(self).payload
+
+    @classmethod
+    def read(cls, headers: Mapping[str, Payload], *, activity: str) -> Origin:
+        """Read the header.
+
+        Raises:
+            MissingActionHeader: There is none: the workflow's worker lacks the interceptor.
+        """
+        if HEADER not in headers:
+            raise MissingActionHeader(f"{activity} is guarded and came without its header")
+        return unpack(cls, RawValue(headers[HEADER]))
+
+
+def requested_digest(payloads: Sequence[Payload]) -> str:
+    """Return one digest for a call's arguments: JSON by its meaning, all else by its bytes."""
+    return digest([_meaning(payload) for payload in payloads])
+
+
+def _meaning(payload: Payload) -> object:
+    encoding = payload.metadata.get("encoding", b"").decode("ascii", "replace")
+    if encoding.startswith("json/"):
+        try:
+            return parse(payload.data.decode("utf-8"))
+        except (UnrepresentableValue, UnicodeDecodeError):
+            pass  # no JSON in our sense (NaN, say): its bytes are compared
+    return {encoding: hashlib.sha256(payload.data).hexdigest()}
+
+
+def first_of_all(run_key: RunKey) -> bool:
+    """Whether nothing can stand for the running activity yet, so that looking would be in vain.
+
+    That is a first attempt in the run's first execution: a reset and a retry of the workflow
+    run in another one. An attempt that an operator reset counts as first again, and so does
+    what the workflow starts afresh (`Origin.again`).
+    """
+    info = temporal_activity.info()
+    return info.attempt == 1 and run_key.endswith(f"/{info.workflow_run_id}")

@@ -1,0 +1,309 @@
+"""Any activity under the guard: the plain ``@activity.defn`` functions of anybody's workflow.
+
+Arguments and results are kept as the client's payload converter writes them: JSON as JSON,
+everything else (bytes, protobuf, NaN) as its payload in base64. What is called is made from
+the stored payloads, and what the workflow gets is made from the stored result, so a replay
+gets the same payload that the first attempt got. An outcome other than a result reaches the
+workflow as a failure whose ``type`` says which; none of them is retried.
+
+A guarded function finds its idempotency key in ``calling.current_call``.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final, NoReturn
+
+from temporalio import activity
+from temporalio.api.common.v1 import Payload
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from ...canonical import Json, digest, dumps, parse, scrub
+from ...errors import (
+    ActionError,
+    DefinitionError,
+    IdempotencyKeyConflict,
+    InvalidArguments,
+    UnrepresentableValue,
+)
+from ...identity import KeyTemplate
+from ...ledger import Action, ActionRequest, Effect, Outcome, Question
+from ...ledger.codec import error_text
+from ..app.state import GivenState
+from ..app.tool import ToolContext, exceptions
+from ..contract.action_header import Origin
+from ..contract.activity_failure import NOT_STARTED
+from ..contract.limits import LONGEST, CallLimits
+from ..contract.tool_failure import Exceptions, Failure
+from ..replies.call_reply import Unrecorded
+
+OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
+"""The failure's type when a call may have happened and a person has to settle it."""
+
+_JSON: Final = {"encoding": b"json/plain"}
+_PAYLOAD: Final = "$payload"
+"""The one key of the object that stands for a payload which is not plain JSON."""
+
+
+class GuardedActivity:
+    """An activity function as the guard sees it (`guarded.Guarded`).
+
+    Args:
+        function: Under ``@activity.defn``; a method is given bound to its object.
+        effect: What repeating it would do. A ``READ`` stays out of the ledger, and what it
+            raises is retried as the workflow's retry policy says.
+        idempotency_key: A key from the domain, over the names of the function's parameters.
+        key_ttl: How long the downstream system remembers a key; None is for ever.
+        refused_on: Exceptions that mean what `ToolRefused` does: declined, nothing happened.
+        retry_on: Exceptions that are worth another try; see `tool`.
+        tries: How often a call may fail by them, as far as the workflow's policy allows.
+
+    Deadlines are the workflow's own: Temporal's time-outs.
+
+    Raises:
+        DefinitionError: It cannot work as declared.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        effect: Effect,
+        idempotency_key: str | None = None,
+        key_ttl: timedelta | None = None,
+        refused_on: Exceptions = (),
+        retry_on: Exceptions | None = None,
+        tries: int = 3,
+    ) -> None:
+        # The SDK's own reading: a name that only looked right would leave the activity unguarded.
+        defined = activity._Definition.from_callable(function)
+        if defined is None or defined.name is None:
+            raise DefinitionError(f"{function!r} is no activity of one name; use @activity.defn")
+        self._name = defined.name
+        self._effect = effect
+        self._template = None if idempotency_key is None else KeyTemplate.parse(idempotency_key)
+        self._key_ttl = key_ttl
+        what = f"the activity {self._name!r}"
+        self._refused_on = exceptions(what, refused_on)
+        self._retry_on = None if retry_on is None else exceptions(what, retry_on)
+        # A READ is retried as the workflow's policy says, and by nothing else.
+        self._tries = 1 if effect is Effect.READ else tries
+        self._is_async = inspect.iscoroutinefunction(function)
+        self._signature = inspect.signature(function)
+        hints = typing.get_type_hints(getattr(function, "__func__", function))
+        self._types = [hints.get(name, Any) for name in self._signature.parameters]
+        self._check()
+
+    @property
+    def name(self) -> str:
+        """See `Guarded`."""
+        return self._name
+
+    @property
+    def effect(self) -> Effect:
+        """See `Guarded`."""
+        return self._effect
+
+    @property
+    def tries(self) -> int:
+        """See `Guarded`."""
+        return self._tries
+
+    @property
+    def can_ask(self) -> bool:
+        """See `Guarded`."""
+        return False
+
+    @property
+    def settles_after(self) -> timedelta:
+        """See `Guarded`: nobody asks."""
+        return timedelta()
+
+    @property
+    def surely_ends(self) -> bool:
+        """See `Guarded`: a plain function's thread may go on."""
+        return self._is_async
+
+    @property
+    def takes_state(self) -> bool:
+        """See `Guarded`: only tools do."""
+        return False
+
+    def check_state(self, given: GivenState) -> None:
+        """See `Guarded`: never asked for."""
+        raise NotImplementedError
+
+    @property
+    def may_ask(self) -> bool:
+        """See `Guarded`: a workflow that is not ours does not wait for an answer."""
+        return False
+
+    @property
+    def answer_expires(self) -> timedelta | None:
+        """See `Guarded`: never asked for."""
+        raise NotImplementedError
+
+    def limits(self, origin: Origin) -> CallLimits:
+        """See `Guarded`: the workflow's own."""
+        whole = activity.info().schedule_to_close_timeout
+        return CallLimits(None, whole.total_seconds() if whole else None).left
+
+    def failure(self, error: BaseException) -> Failure:
+        """See `Guarded`."""
+        return Failure.of(error, refused_on=self._refused_on, retry_on=self._retry_on)
+
+    async def ask(self, context: ToolContext, request_args: str) -> Any:
+        """See `Guarded`: never claimed with can_ask."""
+        raise NotImplementedError
+
+    def prepare(self, args: Sequence[Any], origin: Origin) -> ActionRequest:
+        """See `Guarded`."""
+        arguments = self._effective(args)
+        named = dict(zip(self._signature.parameters, arguments, strict=True))
+        return ActionRequest(
+            run_key=origin.run_key,
+            position=origin.position,
+            tool=self._name,
+            args=dumps(arguments),
+            effect=self._effect,
+            requested_digest=origin.requested_digest,
+            effective_digest=digest(arguments),
+            domain_key=None if self._template is None else self._template.render(named),
+            key_ttl=self._key_ttl,
+            thread_id=origin.thread_id or origin.run_key,
+        )
+
+    def stored_args(self, request_args: str) -> Sequence[Any]:
+        """See `Guarded`."""
+        payloads = [_payload(kept) for kept in parse(request_args)]
+        return activity.payload_converter().from_payloads(payloads, self._types[: len(payloads)])
+
+    def encode(self, value: Any) -> Outcome:
+        """See `Guarded`."""
+        try:
+            return Outcome.ok(dumps(_kept(activity.payload_converter().to_payload(value))))
+        except Exception as err:
+            return Outcome.error(
+                kind="UnrepresentableResult",
+                message=(
+                    f"{self._name} ran, and its effect stands, but its result of type "
+                    f"{type(value).__qualname__} could not be kept ({error_text(err)[:200]})"
+                ),
+                effect_possible=True,
+            )
+
+    def reply_done(
+        self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
+    ) -> RawValue:
+        """See `Guarded`. An existing receipt is the result: who called first is in the ledger."""
+        if outcome.kind == "ok":
+            return RawValue(_payload(outcome.value))
+        error = outcome.value
+        raise _failure(error["type"], error["message"], key, final=self._effect is not Effect.READ)
+
+    def reply_raised(self, failure: Failure, error: BaseException | None) -> NoReturn:
+        """See `Guarded`: a READ's own failure, to be retried as the workflow's policy says."""
+        raise error or ApplicationError(failure.told, type=failure.type)
+
+    def records_later(self, unrecorded: Unrecorded) -> bool:
+        """See `Guarded`: a workflow that is not ours cannot."""
+        return False
+
+    def reply_unrecorded(self, unrecorded: Unrecorded) -> NoReturn:
+        """See `Guarded`: never asked for."""
+        raise NotImplementedError
+
+    def reply_asked(self, question: Question) -> NoReturn:
+        """See `Guarded`: never asked for."""
+        raise NotImplementedError
+
+    def not_started(self, reason: str) -> ApplicationError:
+        """See `Guarded`: nothing was called, and Temporal tries again."""
+        return ApplicationError(scrub(reason), type=NOT_STARTED)
+
+    def reply_unknown(self, action: Action) -> NoReturn:
+        """See `Guarded`."""
+        raise _failure(
+            OUTCOME_UNKNOWN,
+            f"{action.duplicate_of or action.key} may or may not have happened: "
+            f"{action.parked_reason}; an operator settles it, and asking again will not repeat "
+            "it while it is unknown",
+            action.key,
+        )
+
+    def reply_accepted(self, action: Action, *, own: bool) -> NoReturn:
+        """See `Guarded`: none of these is detached."""
+        raise NotImplementedError
+
+    def reply_refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> NoReturn:
+        """See `Guarded`."""
+        raise _failure(type(error).__name__, str(error), key) from error
+
+    def _effective(self, args: Sequence[Any]) -> list[Json]:
+        """Return the arguments as they are kept, the function's defaults among them."""
+        try:
+            bound = self._signature.bind(*args)
+            bound.apply_defaults()
+            return [
+                _kept(payload) for payload in activity.payload_converter().to_payloads(bound.args)
+            ]
+        except Exception as err:
+            # Whatever a converter raises, these arguments cannot be kept, and so not be called.
+            raise InvalidArguments(f"{self._name}: {error_text(err)[:500]}") from err
+
+    def _check(self) -> None:
+        kinds = {parameter.kind for parameter in self._signature.parameters.values()}
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            raise DefinitionError(f"the activity {self._name!r} may not have *args")
+        if self._effect is Effect.READ and (self._template or self._key_ttl):
+            raise DefinitionError(f"the activity {self._name!r} is a READ: it has no key")
+        if self._effect is Effect.LOOKUP:
+            raise DefinitionError(f"the activity {self._name!r} cannot say how it is looked up")
+        if self._effect is not Effect.IDEMPOTENT and self._key_ttl is not None:
+            raise DefinitionError(f"the activity {self._name!r} has a key_ttl and is no IDEMPOTENT")
+        if self._key_ttl is not None and self._key_ttl <= timedelta():
+            raise DefinitionError(f"the activity {self._name!r} has a key_ttl that is not positive")
+        if self._key_ttl is not None and self._key_ttl > LONGEST:
+            raise DefinitionError(f"the activity {self._name!r} has a key_ttl over ten years")
+        if self._tries < 1:
+            raise DefinitionError(f"the activity {self._name!r} has no tries; one is the least")
+        fields = self._template.fields if self._template else frozenset()
+        if unknown := sorted(fields - set(self._signature.parameters)):
+            raise DefinitionError(f"the activity {self._name!r} has no parameter {unknown[0]}")
+
+
+def _kept(payload: Payload) -> Json:
+    """Return a payload as JSON data: plain JSON as itself, all else as metadata and base64."""
+    metadata = dict(payload.metadata)
+    if metadata == {"encoding": b"binary/null"}:
+        return None
+    if metadata == _JSON:
+        try:
+            value = parse(payload.data.decode("utf-8"))
+            if value is not None and not (isinstance(value, dict) and _PAYLOAD in value):
+                return value
+        except (UnrepresentableValue, UnicodeDecodeError):
+            pass  # JSON that is none in our sense, such as NaN
+    named = {name: text.decode("latin-1") for name, text in sorted(metadata.items())}
+    return {_PAYLOAD: {"metadata": named, "data": base64.b64encode(payload.data).decode("ascii")}}
+
+
+def _payload(kept: Json) -> Payload:
+    """Return the payload that `_kept` kept."""
+    if kept is None:
+        return Payload(metadata={"encoding": b"binary/null"})
+    if isinstance(kept, dict) and _PAYLOAD in kept:
+        inner = kept[_PAYLOAD]
+        metadata = {name: text.encode("latin-1") for name, text in inner["metadata"].items()}
+        return Payload(metadata=metadata, data=base64.b64decode(inner["data"]))
+    return Payload(metadata=_JSON, data=dumps(kept).encode("ascii"))
+
+
+def _failure(kind: str, message: str, key: str, *, final: bool = True) -> ApplicationError:
+    # Final: the outcome is recorded, and asking again would only read it again.
+    return ApplicationError(scrub(message, limit=1_000), key, type=kind, non_retryable=final)

@@ -1,0 +1,83 @@
+"""The guard: one activity interceptor between Temporal and everything that has an effect.
+
+    header -> prepare -> claim -> call -> record -> reply
+
+It is the same for an agent's tools and for any other activity; what differs (how arguments
+and results are written, how an outcome is told) is behind `Guarded`. The order is the whole
+point: nothing is called before its intent is committed, and nothing (no hook, no log line,
+no metric) comes between the call's return and its record. `guarded_call` has the rules.
+
+Safe to repeat, from any point: a retry finds the row and does what `ledger.claims` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from temporalio import activity
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+)
+
+from ...errors import LedgerError, PlanDivergence
+from ...ledger import ActionLedger
+from ..contract.action_header import Origin
+from ..contract.activity_failure import as_failure
+from .guarded import Guarded
+from .guarded_call import GuardedCall
+from .heartbeat import Heartbeats, beating
+from .metrics import count
+
+log = structlog.get_logger("commitline")
+
+
+class GuardInterceptor(Interceptor):
+    """Puts the guard around the activities that it is told of; leaves all others alone."""
+
+    def __init__(self, ledger: ActionLedger, guarded: Mapping[str, Guarded]) -> None:
+        self._ledger = ledger
+        self._guarded = guarded
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """See base class."""
+        return _Guard(next, self._ledger, self._guarded)
+
+
+class _Guard(ActivityInboundInterceptor):
+    def __init__(
+        self,
+        next: ActivityInboundInterceptor,
+        ledger: ActionLedger,
+        guarded: Mapping[str, Guarded],
+    ) -> None:
+        super().__init__(next)
+        self._ledger = ledger
+        self._guarded = guarded
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        self._heartbeats = Heartbeats(outbound)
+        super().init(self._heartbeats)
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        guarded = self._guarded.get(activity.info().activity_type)
+        if guarded is None:
+            return await super().execute_activity(input)
+
+        async def invoke(args: Sequence[Any]) -> Any:
+            return await super(_Guard, self).execute_activity(replace(input, args=args))
+
+        try:
+            origin = Origin.read(input.headers, activity=guarded.name)
+            async with beating(self._heartbeats.again):
+                return await GuardedCall(self._ledger, guarded, origin, invoke).run(input.args)
+        except LedgerError as err:
+            if isinstance(err, PlanDivergence):
+                count("commitline_divergences", guarded.name)
+                log.error("ledger.plan_diverged", tool=guarded.name, reason=err.message)
+            raise as_failure(err) from err

@@ -1,0 +1,40 @@
+"""When a call is tried again: how long after a failure, and whether there is time for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from temporalio import activity
+
+from ..contract.tool_failure import Failure
+from .incoming_call import IncomingCall
+
+_FIRST_RETRY: Final = timedelta(seconds=0.5)
+_LAST_RETRY: Final = timedelta(seconds=30)
+_LAST_RELAYED: Final = timedelta(minutes=10)
+"""Of what nobody waits for."""
+
+
+def delay_after(call: IncomingCall, failure: Failure, *, failed: int) -> timedelta:
+    """Return how long to wait: what the other side asked for, else twice as long each time.
+
+    Args:
+        call: What failed.
+        failure: How it failed last.
+        failed: How often it has failed so far.
+    """
+    if failure.retry_after is not None:
+        return failure.retry_after
+    last = _LAST_RELAYED if call.origin.purpose == "relay" else _LAST_RETRY
+    return min(_FIRST_RETRY * (1 << min(max(failed - 1, 0), 20)), last)
+
+
+def time_for(call: IncomingCall, delay: timedelta) -> bool:
+    """Whether another attempt may come after ``delay``, as far as anybody limits them."""
+    info = activity.info()
+    most = info.retry_policy.maximum_attempts if info.retry_policy else 0
+    if most and info.attempt >= most:
+        return False
+    node = call.limits.node_seconds
+    return node is None or node - call.spent() > delay.total_seconds()

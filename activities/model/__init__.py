@@ -1,0 +1,1 @@
+"""A language model: what the loop needs of one, and the adapters to providers."""

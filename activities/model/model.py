@@ -1,0 +1,111 @@
+"""The little that the loop needs of a model, and the checks on what a model wrote.
+
+A model turns a request into a completion; it does not retry (Temporal does) and it does not
+run tools (the run does). An adapter raises `ModelUnavailable` for what another try may mend
+and `ModelRejected` for what it cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, runtime_checkable
+
+from ...canonical import dumps, parse, scrub
+from ...errors import UnrepresentableValue
+from ..contract.conversation import Completion, Message, ToolCall, ToolDefinition
+
+MAX_ARGUMENTS: Final = 256 * 1024
+"""Bytes of one call's arguments as ASCII JSON. Temporal wedges a workflow task at 2 MiB."""
+
+
+MAX_CALLS: Final = 500
+"""Calls of one message. Over 2,000 pending activities wedge a workflow task for ever."""
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """Everything that a completion depends on."""
+
+    model: str
+    instructions: str
+    tools: list[ToolDefinition]
+    messages: list[Message]
+    """To be read only: later turns are given the same objects."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A language model.
+
+    ``name`` is what the run's spec keeps and what the UI shows.
+    """
+
+    @property
+    def name(self) -> str:
+        """The model's name, stable over deploys."""
+        ...
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Ask once. Safe to repeat: a completion has no effect until it is recorded.
+
+        Raises:
+            ModelUnavailable: Worth another try (408, 409, 429, 5xx, connection, time-out).
+            ModelRejected: Final (any other 4xx, a request that cannot be built).
+        """
+        ...
+
+
+def examine(completion: Completion) -> Completion:
+    """Mark the calls of a completion that must not be run, and say why.
+
+    Nothing is repaired: half a list of commands is a valid list of other commands. A
+    completion that was cut off voids every call in it, complete-looking ones too.
+
+    The provider's state holds the arguments a second time, so it goes where they are too large:
+    the adapter then sends back the text and the calls as they stand here.
+    """
+    cut_off = completion.finish_reason == "length"
+    calls = [
+        _examine_call(call, cut_off=cut_off, excess=index >= MAX_CALLS)
+        for index, call in enumerate(completion.calls)
+    ]
+    too_large = any(
+        call.problem is not None and len(dumps(given.arguments)) > MAX_ARGUMENTS
+        for given, call in zip(completion.calls, calls, strict=True)
+    )
+    state = None if too_large else completion.provider_state
+    return replace(completion, calls=calls, provider_state=state)
+
+
+def _examine_call(call: ToolCall, *, cut_off: bool, excess: bool) -> ToolCall:
+    problem: str | None = None
+    if excess:
+        problem = f"a message may hold {MAX_CALLS} calls at most"
+    elif cut_off:
+        problem = "the message was cut off at the model's output limit, so none of it was run"
+    else:
+        try:
+            arguments = parse(call.arguments or "{}")
+            # White space is carried too, and what is not ASCII is longer there.
+            size = max(len(call.arguments), len(dumps(arguments)))
+        except UnrepresentableValue as err:
+            problem = scrub(f"the arguments are malformed or truncated: {err.message}", limit=300)
+        else:
+            if not isinstance(arguments, dict):
+                problem = "the arguments are not a JSON object"
+            else:
+                problem = over_limit(call.name, size)
+    if problem is None:
+        return replace(call, arguments=call.arguments or "{}")
+    # What cannot be run need not be carried whole through history.
+    return replace(call, problem=problem, arguments=call.arguments[:2_000])
+
+
+def over_limit(tool: str, size: int) -> str | None:
+    """Say that a call's arguments have too many bytes of JSON; None where they have not."""
+    if size <= MAX_ARGUMENTS:
+        return None
+    return (
+        f"{scrub(tool, limit=64)}: the arguments have {size:,} bytes, "
+        f"over {MAX_ARGUMENTS // 1024} KiB"
+    )

@@ -1,0 +1,1 @@
+"""What the model reads of its calls: one reply per call, and notices of what came later."""

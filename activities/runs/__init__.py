@@ -1,0 +1,1 @@
+"""The activities that a worker registers, by subject."""

@@ -1,0 +1,59 @@
+"""`action_state`: by which a model asks what became of a call that was accepted.
+
+Agents with a detached tool have it, beside their own. It reads the ledger, and tells of nothing
+but the actions of the run's own conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from temporalio import activity
+from temporalio.common import RawValue
+
+from ...canonical import parse
+from ...errors import LedgerUnavailable, NotAttempted, ToolRefused
+from ...identity import ActionKey
+from ...ledger import Action, ActionLedger, Effect
+from ..app.tool import tool
+from ..contract.wire import raw_text
+from ..guard.calling import current_call
+from ..replies import call_reply as replies
+
+ACTION_STATE: Final = "action_state"
+
+
+@tool(effect=Effect.READ, name=ACTION_STATE, summary="Ask how {action} stands")
+async def action_state(action: str) -> dict[str, Any]:
+    """Say how an accepted action stands: pending, ok, error, unknown, or undone.
+
+    Give the `action` that the call was answered with.
+    """
+    raise NotImplementedError  # a worker has its own: it takes a ledger
+
+
+def action_state_activity(ledger: ActionLedger) -> Callable[[RawValue], Any]:
+    """Return the activity, which runs under the guard as every tool's does."""
+
+    @activity.defn(name=ACTION_STATE)
+    async def run(arguments: RawValue) -> dict[str, Any]:
+        key = parse(raw_text(arguments))["action"]
+        try:
+            found = await ledger.get(ActionKey(key)) if key.isprintable() else None
+            if found is None or not await _is_ours(ledger, found):
+                raise ToolRefused(f"this conversation has no action {key[:200]!r}")
+        except LedgerUnavailable as err:
+            raise NotAttempted(err.message) from err
+        return replies.state(found)
+
+    return run
+
+
+async def _is_ours(ledger: ActionLedger, found: Action) -> bool:
+    """Whether the action is of the asking run, or of its conversation."""
+    asking = current_call.get().run_key
+    if found.run_key == asking:
+        return True
+    run = await ledger.get_run(asking)
+    return run is not None and run.thread_id is not None and run.thread_id == found.thread_id

@@ -1,0 +1,140 @@
+"""One request of a model: bounded in time, its failures counted, what it said made safe to keep."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from ...canonical import parse, scrub
+from ...errors import (
+    CommitlineError,
+    ConfigurationError,
+    ModelRejected,
+    ModelUnavailable,
+    NodeTimeout,
+    UnrepresentableValue,
+)
+from ...ledger.codec import error_text
+from ..app.agent import AgentSpec
+from ..app.output_type import OutputType
+from ..contract.conversation import Completion, Message
+from ..contract.wire import to_text
+from ..guard.heartbeat import failed_so_far
+from ..guard.metrics import count
+from ..model.model import Model, ModelRequest, examine
+from ..runner.bounded_call import Raised, Returned, call_within
+from ..runner.tool_runner import raise_tamed
+
+MAX_COMPLETION: Final = 1024 * 1024
+"""Characters of a completion as JSON. Temporal refuses a payload over 2 MiB."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A model that is asked on behalf of a run."""
+
+    model: Model
+    spec: AgentSpec
+    output: OutputType | None
+    """How its answer is checked, where that is structured."""
+
+    async def complete(self, messages: list[Message]) -> Completion:
+        """Ask once; return what it said, with what must not be run of it marked.
+
+        Raises:
+            ApplicationError: It could not answer; retried by Temporal up to the agent's tries.
+            ModelRejected: It never will.
+            asyncio.CancelledError: The caller was cancelled.
+        """
+        spec = self.spec
+        limits = spec.model_limits.left
+        began = time.monotonic()
+        given = ModelRequest(
+            model=spec.model,
+            instructions=spec.instructions,
+            tools=spec.definitions,
+            messages=messages,
+        )
+
+        async def ask() -> Completion:
+            try:
+                return self._checked(await self.model.complete(given))
+            except BaseException as err:
+                raise_tamed(spec.model, err)
+
+        end = await call_within(limits.nearest, ask())
+        if isinstance(end.how, Returned):
+            return end.how.value  # type: ignore[no-any-return]
+        if end.stopped_by == "caller":
+            raise asyncio.CancelledError
+        if end.stopped_by == "deadline":
+            count("commitline_model_timeouts", spec.model, of="model")
+            error: BaseException = ModelUnavailable(f"no answer within {limits.nearest:g} s")
+        else:
+            assert isinstance(end.how, Raised)
+            error = end.how.error
+        if isinstance(error, ModelUnavailable):
+            raise model_failure(
+                error,
+                limit=spec.model_tries,
+                node_seconds=limits.node_seconds,
+                spent=time.monotonic() - began,
+            ) from error
+        if isinstance(error, ConfigurationError | ModelRejected) or not isinstance(
+            error, Exception
+        ):
+            raise error
+        # A fault of the model's own code, which Temporal would pay for again and again.
+        raise ModelRejected(
+            f"{spec.model} raised {type(error).__name__}: {error_text(error)[:500]}"
+        ) from error
+
+    def _checked(self, completion: Completion) -> Completion:
+        examined = examine(completion)
+        return examined if self.output is None else self.output.conclude(examined)
+
+
+def completion_text(completion: Completion) -> str:
+    """Write a completion, sure that it can be read again: a row that cannot wedges the run.
+
+    Raises:
+        ModelRejected: It has no JSON form, or is too large to travel.
+    """
+    try:
+        text = to_text(completion)
+        parse(text)
+    except (UnrepresentableValue, TypeError, ValueError, RecursionError) as err:
+        raise ModelRejected(f"the completion has no JSON form: {error_text(err)[:500]}") from err
+    if len(text) > MAX_COMPLETION:
+        raise ModelRejected(f"the completion has {len(text)} characters, over {MAX_COMPLETION}")
+    return text
+
+
+def model_failure(
+    error: ModelUnavailable, *, limit: int, node_seconds: float | None, spent: float
+) -> ApplicationError:
+    """Count the request that failed, on the heartbeat, which the next attempt reads.
+
+    Temporal's own attempts are not counted: a dead worker or an outage of the ledger is not
+    the model's failure and must not use up its tries.
+    """
+    tries = failed_so_far() + 1
+    activity.heartbeat(tries)
+    delay = error.retry_after or timedelta(seconds=min(2.0 ** (tries - 1), 30.0))
+    told: CommitlineError = error
+    final = tries >= limit
+    if not final and node_seconds is not None and spent + delay.total_seconds() > node_seconds:
+        final = True
+        told = NodeTimeout(f"no time for another try of the model; the last: {error.message}")
+    return ApplicationError(
+        scrub(f"model request {tries} of {limit}: {told}"),
+        type=type(told).__name__,
+        non_retryable=final,
+        next_retry_delay=delay,
+    )

@@ -1,0 +1,110 @@
+"""The activity that opens the run of a plan: checked by the tools that are served, first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+from temporalio import activity
+from temporalio.common import RawValue
+
+from ...errors import LedgerError, PlanInvalid, RunNotRunning
+from ...ledger import ActionLedger
+from ..app.agent import App, tool_spec
+from ..app.plan import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
+from ..app.plan_check import check_order, check_structure
+from ..contract.activity_failure import as_failure
+from ..contract.conversation import ToolDefinition
+from ..contract.limits import resolve
+from ..contract.wire import from_text, pack, to_text, unpack
+from ..guard.persisting import persist
+from .run import what_is_left
+from .served import served_tool
+
+log = structlog.get_logger("commitline")
+
+
+class PlanActivities:
+    """The activities of `PlanRun` besides those of every run."""
+
+    def __init__(
+        self, app: App, ledger: ActionLedger, *, heartbeat_seconds: float, result_limit: int
+    ) -> None:
+        self._app = app
+        self._ledger = ledger
+        self._heartbeat_seconds = heartbeat_seconds
+        self._result_limit = result_limit
+
+    @property
+    def all(self) -> Sequence[Callable[..., Any]]:
+        """What a worker registers."""
+        return (self.open_plan,)
+
+    @activity.defn(name=OPEN_PLAN)
+    async def open_plan(self, raw: RawValue) -> RawValue:
+        """Check the plan and register its run; return what it keeps (`PlanSpec`).
+
+        Safe to repeat: what the run keeps is what it kept the first time, and a plan that was
+        opened is not checked again, by newer tools.
+        """
+        request = unpack(OpenPlan, raw)
+        info = activity.info()
+        try:
+            found = await persist(lambda: self._ledger.get_run(request.run_key))
+            spec = None if found is None or found.spec is None else found.spec
+            if spec is None:
+                spec = to_text(await self._checked(request.plan))
+            run = await persist(
+                lambda: self._ledger.open_run(
+                    run_key=request.run_key,
+                    workflow_id=info.workflow_id or "",
+                    agent=request.plan.name,
+                    input_digest=request.input_digest,
+                    attempt_at=info.started_time,
+                    spec=spec,
+                    namespace=info.namespace,
+                )
+            )
+            if run.stopped_at is not None:
+                raise RunNotRunning(
+                    f"the run {run.run_key} was stopped: {run.stop_reason}",
+                    stopping=run.state == "stopping",
+                )
+        except PlanInvalid as err:
+            log.warning("plan.refused", plan=request.plan.name[:64], reason=err.message)
+            raise as_failure(err) from err
+        except LedgerError as err:
+            raise as_failure(err) from err
+        assert run.spec is not None, "kept when it was opened"
+        kept = from_text(PlanSpec, run.spec)
+        return pack(replace(kept, deadline_seconds=what_is_left(kept.deadline_seconds, run)))
+
+    async def _checked(self, plan: PlanInput) -> PlanSpec:
+        """Return what the run is to keep, of a plan that can work.
+
+        Raises:
+            PlanInvalid: It cannot, by the tools that this worker serves.
+            ApplicationError: This worker lacks a tool; another one may have it.
+        """
+        check_structure(plan.stages)
+        names = dict.fromkeys(one.tool for stage in plan.stages for one in stage)
+        tools = {name: served_tool(self._app, name) for name in names}
+        # Their validators are the application's, and may take a while.
+        await asyncio.to_thread(check_order, plan.stages, tools)
+        for name in sorted(set(plan.limits.tool_timeouts) - set(names)):
+            log.warning("limits.tool_unknown", tool=name[:64], agent=plan.name)
+        specs = [tool_spec(made, plan.limits) for made in tools.values()]
+        return PlanSpec(
+            # No model is told of them: what they are described by need not travel.
+            [replace(one, definition=_undescribed(one.definition)) for one in specs],
+            self._heartbeat_seconds,
+            resolve("run_deadline", plan.limits.run_deadline),
+            self._result_limit,
+        )
+
+
+def _undescribed(definition: ToolDefinition) -> ToolDefinition:
+    return replace(definition, description="", parameters={})

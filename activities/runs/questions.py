@@ -1,0 +1,85 @@
+"""Whether a call that asked midway may go on: its question's answer, or its end.
+
+The question is written by the guard, as the attempt that asks ends, and the answer by
+`answer`, before the update that brings it is answered. The run reads it from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from ...errors import AnswerRefused, LedgerError
+from ...identity import action_key
+from ...ledger import QuestionLedger
+from ..contract.activity_failure import as_failure
+from ..contract.questions import ANSWER, LOOK, Answered, Look, Looked
+from ..contract.wire import pack, unpack
+from ..replies import call_reply as replies
+
+log = structlog.get_logger("commitline")
+
+_BUSY_SECONDS = 1.0
+"""How soon to look again at an expired question whose call somebody is at work on."""
+
+
+class QuestionActivities:
+    """The activities of calls that ask midway."""
+
+    def __init__(self, questions: QuestionLedger) -> None:
+        self._questions = questions
+
+    @property
+    def all(self) -> Sequence[Callable[..., Any]]:
+        """What a worker registers."""
+        return (self.look, self.answer)
+
+    @activity.defn(name=LOOK)
+    async def look(self, raw: RawValue) -> RawValue:
+        """Say what became of a question. Safe to repeat; one that has expired ends its call."""
+        request = unpack(Look, raw)
+        key = action_key(request.run_key, request.position)
+        try:
+            question, action = await self._questions.look(key, request.number)
+        except LedgerError as err:
+            raise as_failure(err) from err
+        match None if question is None else question.state:
+            case "waiting":
+                assert question is not None
+                return pack(Looked(wait_seconds=replies.wait_seconds(question)))
+            case "expired":
+                assert question is not None
+                if action is None:  # it only reads, and has no row
+                    return pack(Looked(replies.done(None, question.not_executed)))
+                if action.state in ("intent", "dispatched"):
+                    return pack(Looked(wait_seconds=_BUSY_SECONDS))
+                log.info("question.expired", action_key=key, number=request.number)
+                return pack(Looked(replies.told(action, limit=request.content_limit)))
+        return pack(Looked())
+
+    @activity.defn(name=ANSWER)
+    async def answer(self, raw: RawValue) -> RawValue:
+        """Take a person's answer down. Safe to repeat: the first one counts."""
+        said = unpack(Answered, raw)
+        key = action_key(said.run_key, said.position)
+        try:
+            # Taken for gone, and reset: no claim has come yet that says so.
+            await self._questions.go_on(said.run_key, attempt_at=activity.info().started_time)
+            answered = await self._questions.answer(key, said.number, said.answer, by=said.by)
+        except AnswerRefused as err:
+            # The person is told; the SDK need not log a traceback of it.
+            raise ApplicationError(
+                as_failure(err).message,
+                type=type(err).__name__,
+                non_retryable=True,
+                category=ApplicationErrorCategory.BENIGN,
+            ) from err
+        except LedgerError as err:
+            raise as_failure(err) from err
+        log.info("question.answered", action_key=key, number=said.number, by=answered.answered_by)
+        return pack(answered.number)

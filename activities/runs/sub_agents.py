@@ -1,0 +1,174 @@
+"""The activities by which a run begins, and ends, the run of a sub-agent.
+
+To begin one is to give its run to the workflow that is about to be started. Where another
+workflow had it (that of an execution from before a reset), that one's claims fail from then on;
+it is cancelled, and waited for, before the next one begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from temporalio import activity
+from temporalio.client import WorkflowFailureError
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.service import RPCError, RPCStatusCode
+
+from ...errors import AgentsTooDeep, LedgerError, RunNotRunning, SubAgentClosed, SubAgentNotEnded
+from ...identity import MAX_DEPTH, depth_of, sub_workflow
+from ...ledger import SubRunLedger
+from ...ledger.action_ledger import ActionLedger
+from ..contract.activity_failure import as_failure
+from ..contract.sub_agents import (
+    BEGIN_SUB_AGENT,
+    END_SUB_AGENT,
+    BeginSubAgent,
+    BegunSubAgent,
+    EndSubAgent,
+)
+from ..contract.wire import pack, unpack
+from ..guard.persisting import persist
+from ..replies import call_reply as replies
+
+log = structlog.get_logger("commitline")
+
+_WAIT_SECONDS: Final = 8.0
+"""How long one attempt waits for the workflow before; then the next attempt does."""
+
+
+class SubAgentActivities:
+    """The activities of calls that a sub-agent carries out."""
+
+    def __init__(self, ledger: ActionLedger) -> None:
+        self._ledger = ledger
+
+    @property
+    def all(self) -> Sequence[Callable[..., Any]]:
+        """What a worker registers."""
+        return (self.begin_sub_agent, self.end_sub_agent)
+
+    @activity.defn(name=BEGIN_SUB_AGENT)
+    async def begin_sub_agent(self, raw: RawValue) -> RawValue:
+        """Give a sub-agent's run to the workflow that this execution is about to start.
+
+        Safe to repeat: the row says which workflow had it until that has ended. The workflow's
+        id is made here, of the execution that runs now: what the workflow code reads of itself
+        changes when history is replayed after a reset, and a replay must not.
+        """
+        request = unpack(BeginSubAgent, raw)
+        info = activity.info()
+        if depth_of(request.sub_run) > MAX_DEPTH:
+            raise as_failure(
+                AgentsTooDeep(f"{request.agent!r} would be the agent number {MAX_DEPTH + 1} below")
+            )
+        begun = BegunSubAgent(
+            sub_workflow(info.workflow_id or "", request.position, info.workflow_run_id or "")
+        )
+        try:
+            former = await self._give(request, begun)
+            if former is not None:
+                log.info("run.sub_agent_overtaken", run_key=request.sub_run, workflow_id=former)
+                await _end(former)
+                await self._give(request, begun, ended=former)
+        except SubAgentClosed:
+            return pack(replace(begun, closed=True))
+        except LedgerError as err:
+            raise as_failure(err) from err
+        return pack(begun)
+
+    async def _give(
+        self, request: BeginSubAgent, begun: BegunSubAgent, *, ended: str | None = None
+    ) -> str | None:
+        info = activity.info()
+
+        async def give() -> str | None:
+            return await self._sub_runs.give(
+                request.sub_run,
+                workflow_id=begun.workflow_id,
+                by=info.workflow_id or "",
+                agent=request.agent,
+                input_digest=request.input_digest,
+                attempt_at=info.started_time,
+                ended=ended,
+            )
+
+        try:
+            return await persist(give)
+        except RunNotRunning as err:
+            if err.known:
+                raise
+            # A failover lost the parent's row.
+            await persist(
+                lambda: self._ledger.open_run(
+                    run_key=request.run_key,
+                    workflow_id=info.workflow_id or "",
+                    agent="",
+                    input_digest="",
+                    attempt_at=info.started_time,
+                )
+            )
+            return await persist(give)
+
+    @activity.defn(name=END_SUB_AGENT)
+    async def end_sub_agent(self, raw: RawValue) -> RawValue:
+        """Close a sub-agent's run that gave no answer; return the call's `Reply`.
+
+        It says what the run did that stands, or may. Safe to repeat, by a later execution too:
+        the first reason stands, and nothing of it is claimed any more.
+        """
+        request = unpack(EndSubAgent, raw)
+        started = activity.info().started_time
+        try:
+            closed = await persist(
+                lambda: self._sub_runs.close(
+                    request.sub_run, reason=request.reason, attempt_at=started
+                )
+            )
+        except LedgerError as err:
+            raise as_failure(err) from err
+        standing = replies.left_standing(closed.actions)
+        log.warning(
+            "run.sub_agent_failed",
+            run_key=request.sub_run,
+            reason=closed.reason,
+            standing=len(standing),
+        )
+        return pack(replies.sub_agent_failed(closed.reason, standing))
+
+    @property
+    def _sub_runs(self) -> SubRunLedger:
+        return self._ledger.sub_runs
+
+
+async def _end(workflow_id: str) -> None:
+    """Cancel a workflow and wait until it has ended, and its tools with it.
+
+    Raises:
+        ApplicationError: It has not yet; tried again.
+    """
+    handle = activity.client().get_workflow_handle(workflow_id)
+    try:
+        await handle.cancel(reason="its parent was reset, and has started it anew")
+    except RPCError as err:
+        if err.status is RPCStatusCode.NOT_FOUND:  # it has ended, or its history is gone
+            return
+        raise
+    try:
+        async with asyncio.timeout(_WAIT_SECONDS):
+            with suppress(WorkflowFailureError):
+                await handle.result()
+    except TimeoutError as err:
+        error = SubAgentNotEnded(f"{workflow_id} was cancelled and has not ended yet")
+        raise ApplicationError(
+            str(error),
+            type=type(error).__name__,
+            next_retry_delay=timedelta(seconds=1),
+            category=ApplicationErrorCategory.BENIGN,
+        ) from err

@@ -1,0 +1,103 @@
+"""`commitline dev`: the servers of one machine, in the foreground, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from ..config import ADDRESSES_FILE, DATA_DIR, DevAddresses
+from ..errors import ConfigurationError
+from ..ledger import migrate
+from . import DevStack
+
+TEMPORAL_PORT: Final = 7233
+UI_PORT: Final = 8233
+
+
+def run_dev_servers(
+    folder: Path,
+    *,
+    doing: Callable[[str], None],
+    ready: Callable[[DevAddresses], None],
+) -> None:
+    """Start the servers, leave their addresses for the other commands, wait, stop them.
+
+    Call it from the main thread. The data lies in ``.commitline`` in ``folder`` and stays.
+
+    Args:
+        folder: Where the other commands, here and below, find the servers.
+        doing: Told what is being done.
+        ready: Told the addresses once everything is up.
+
+    Raises:
+        ConfigurationError: They run here already, or something is missing.
+    """
+    with _told_to_stop() as stop:
+        doing("Starting Postgres and Temporal")
+        stack = _start(folder)
+        try:
+            doing("Migrating the database")
+            asyncio.run(migrate(stack.database_url))
+            addresses = DevAddresses(
+                temporal_address=stack.temporal_address,
+                ui_url=stack.ui_url,
+                database_url=stack.database_url,
+                pid=os.getpid(),
+            )
+            addresses.write(folder / DATA_DIR)
+            ready(addresses)
+            stop.wait()
+        finally:
+            doing("Stopping Temporal and Postgres")
+            (folder / DATA_DIR / ADDRESSES_FILE).unlink(missing_ok=True)
+            stack.stop()
+
+
+def _start(folder: Path) -> DevStack:
+    stack = DevStack(
+        folder / DATA_DIR,
+        temporal_port=_if_free(TEMPORAL_PORT),
+        ui_port=_if_free(UI_PORT),
+    )
+    try:
+        stack.start()
+    except ConfigurationError as err:
+        running = DevAddresses.find(folder)
+        if running is None:
+            raise
+        raise ConfigurationError(
+            f"{err.message}: `commitline dev` (pid {running.pid}), with Temporal at "
+            f"{running.temporal_address} and its UI at {running.ui_url}"
+        ) from err
+    return stack
+
+
+def _if_free(port: int) -> int:
+    """Return the port, or 0, which stands for the one of last time or any."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+    return port
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """Turn SIGINT and SIGTERM into an event, so that neither tears a start or a stop apart."""
+    stop = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""What a client returns: one run, one plan, one conversation."""

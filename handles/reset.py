@@ -1,0 +1,176 @@
+"""Taking a run back to a model turn, or to a stage of its plan: a reset, and what that means here.
+
+A *reset* replays the plan: completions that are on record are read back, and calls that are
+done return what they returned. It helps where what followed went wrong for a reason that is
+mended (a worker's fault, a tool that was missing).
+
+A *fork* goes another way: from that turn on the model is asked anew, and told what already took
+effect. The conversation from there on is taken back, and what is done stands, under the
+positions of its epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client, WorkflowHistory
+from temporalio.service import RPCError, RPCStatusCode
+
+from ..canonical import scrub
+from ..errors import ResetRefused, RunNotFound
+from ..identity import Position, RunKey, is_from, position_below, position_in_parent, step_of
+from ..ledger import Action, ActionLedger, Run
+from ..ledger.threads import check_goes_back, check_not_stopped
+
+_ALL: Final = 1_000_000
+_MODEL_TURN: Final = "{step}.model"
+"""The activity id of a model turn."""
+
+
+@dataclass(frozen=True)
+class Reset:
+    """A run that was taken back to a model turn."""
+
+    id: str
+    run_id: str
+    """The new execution."""
+    step: int
+    epoch: int
+    """Of the run from there on; a fork opens the next."""
+    read_back: Sequence[int]
+    """The model turns from there on that are on record: their answers are read back, and the
+    model is not asked. None after a fork."""
+    actions: Sequence[Action]
+    """What the run has in the ledger from that turn on. After a reset a call that is done
+    returns what it returned; a fork tells the model of those that took effect."""
+
+
+async def reset_run(
+    client: Client, ledger: ActionLedger, run_key: RunKey, *, step: int, fork: bool, reason: str
+) -> Reset:
+    """Take a run back to just before a model turn.
+
+    Safe to repeat: a fork that was opened and not gone on with is not opened again.
+
+    Args:
+        client: Where the run is.
+        ledger: Where its record is.
+        run_key: The run.
+        step: The model turn, or a plan's stage, as in its positions: 0 is the first.
+        fork: Whether the model is asked anew from there.
+        reason: For people; kept in history.
+
+    Raises:
+        RunNotFound: The ledger does not have it.
+        ResetRefused: It was stopped for good, or has no such turn.
+        StaleThread: Another run has written its conversation since.
+    """
+    run = await ledger.get_run(run_key)
+    if run is None:
+        raise RunNotFound(f"the ledger has no run {run_key}")
+    await _check(ledger, run)
+    if fork and _is_plan(run):
+        raise ResetRefused(f"{run.workflow_id!r} is a plan: its steps are given, no other way goes")
+    execution, event_id = await _before_turn(client, run, step)
+    epoch = await ledger.threads.fork(run_key, step) if fork else run.epoch
+    read_back = [] if fork else await _recorded_turns(ledger, run, step)
+    answer = await client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=run.workflow_id, run_id=execution),
+            reason=scrub(reason, limit=500),
+            request_id=str(uuid4()),
+            workflow_task_finish_event_id=event_id,
+        )
+    )
+    if fork:
+        await _end_what_was_called(client, ledger, run, step)
+    return Reset(
+        id=run.workflow_id,
+        run_id=answer.run_id,
+        step=step,
+        epoch=epoch,
+        read_back=read_back,
+        actions=[
+            one
+            for one in await ledger.sub_runs.actions(run_key, limit=_ALL)
+            if is_from(position_below(run_key, one.run_key) or one.position, step)
+        ],
+    )
+
+
+async def _end_what_was_called(client: Client, ledger: ActionLedger, run: Run, step: int) -> None:
+    """Cancel the sub-agents that the run began on the way that a fork took back.
+
+    Nothing of theirs is claimed any more; what a plain reset calls anew ends them by itself.
+    """
+    for below in await ledger.sub_runs.below(run.run_key):
+        at = position_in_parent(below.run_key)
+        if below.parent_key == run.run_key and at is not None and is_from(at, step):
+            try:
+                await client.get_workflow_handle(below.workflow_id).cancel(reason="forked")
+            except RPCError as err:
+                if err.status is not RPCStatusCode.NOT_FOUND:  # it has ended
+                    raise
+
+
+async def _check(ledger: ActionLedger, run: Run) -> None:
+    thread = None if run.thread_id is None else await ledger.threads.get(run.thread_id)
+    if thread is None:
+        check_not_stopped(run)  # an earlier release opened it
+    else:
+        check_goes_back(run, thread)
+
+
+async def _before_turn(client: Client, run: Run, step: int) -> tuple[str, int]:
+    """Return the execution in which a turn began, and the event before it to go back to."""
+    current = client.get_workflow_handle(run.workflow_id)
+    described = await current.describe()
+    execution = described.run_id
+    first = described.raw_description.workflow_execution_info.first_run_id or execution
+    if run.run_key != f"{run.workflow_id}/{first}":
+        raise ResetRefused(f"another run has the id {run.workflow_id!r} by now")
+    while True:
+        handle = client.get_workflow_handle(run.workflow_id, run_id=execution)
+        history = await handle.fetch_history()
+        event_id = _scheduled_after(history, step)
+        if event_id is not None:
+            return execution, event_id
+        started = history.events[0].workflow_execution_started_event_attributes
+        execution = started.continued_execution_run_id
+        if not execution:
+            what = "stage" if _is_plan(run) else "model turn"
+            raise ResetRefused(f"the run {run.workflow_id!r} has no {what} {step} in its history")
+
+
+def _is_plan(run: Run) -> bool:
+    """Whether its steps were given: it writes no conversation (nor did an earlier release's)."""
+    return run.thread_id is None and run.spec is not None
+
+
+def _scheduled_after(history: WorkflowHistory, step: int) -> int | None:
+    """Return the end of the workflow task that began a model turn, or a plan's stage."""
+    for event in history.events:
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            scheduled = event.activity_task_scheduled_event_attributes
+            at = scheduled.activity_id
+            if at == _MODEL_TURN.format(step=step) or step_of(Position(at)) == step:
+                return int(scheduled.workflow_task_completed_event_id)
+    return None
+
+
+async def _recorded_turns(ledger: ActionLedger, run: Run, step: int) -> list[int]:
+    if run.thread_id is None:
+        return []
+    messages = await ledger.threads.messages(run.thread_id)
+    return [
+        one.step
+        for one in messages
+        if one.role == "assistant" and one.run_key == run.run_key and one.step >= step
+    ]

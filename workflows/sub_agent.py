@@ -1,0 +1,147 @@
+"""A call that another agent carries out: a child workflow, with a run of its own.
+
+    begin: give its run to the workflow that is about to be started, after ending the one before
+    start it, wait for its end, tell its answer
+    where it gave none: close its run, tell what stands of it
+
+The child's run key is the parent's and the position of the call, whichever workflow carries it
+out: what a child of a reset parent asks and does is read back, as the parent's own is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from temporalio import workflow
+from temporalio.common import RawValue, WorkflowIDReusePolicy
+from temporalio.exceptions import (
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    TerminatedError,
+    WorkflowAlreadyStartedError,
+)
+from temporalio.exceptions import TimeoutError as TimedOutError
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities.app.agent import ToolSpec
+    from ..activities.app.agent_tool import prompt_in
+    from ..activities.contract.conversation import RunResult
+    from ..activities.contract.limits import UNSET, RunLimits
+    from ..activities.contract.sub_agents import (
+        BEGIN_SUB_AGENT,
+        END_SUB_AGENT,
+        BeginSubAgent,
+        BegunSubAgent,
+        EndSubAgent,
+    )
+    from ..activities.contract.wire import pack, unpack
+    from ..activities.replies import call_reply as replies
+    from ..activities.replies.call_reply import Reply
+    from ..canonical import scrub
+    from ..errors import InvalidArguments, PlanDivergence
+    from ..identity import Position
+    from .action_headers import MEMO_RUN_KEY, this_run
+    from .activity_calls import ask_ledger, stop_here_if_cancelled
+    from .run_input import AGENT_RUN, TASK_TIMEOUT, RunInput
+
+_STARTS: Final = 3
+
+
+async def run_sub_agent(
+    tool: ToolSpec,
+    at: Position,
+    requested: str,
+    *,
+    limits: RunLimits,
+    content_limit: int,
+    started: Callable[[str], None],
+) -> Reply:
+    """Have an agent carry a call out; return what its caller's model is told.
+
+    Args:
+        tool: The agent, as the run remembers it.
+        at: The position of the call.
+        requested: Its arguments (JSON text).
+        limits: Of the run that calls; its run_deadline stays its own.
+        content_limit: Characters of the answer that travel.
+        started: Told the child's workflow id.
+    """
+    try:
+        prompt = prompt_in(tool.definition.name, requested)
+    except InvalidArguments as err:
+        return replies.refused(err)
+    given = RunInput(tool.agent, prompt, replace(limits, run_deadline=UNSET))
+    begin = BeginSubAgent(this_run(), at, tool.agent, given.digest)
+    try:
+        answer = await _carried_out(begin, given, started)
+    except ChildWorkflowError as err:
+        stop_here_if_cancelled()
+        return await _no_answer(begin, _reason(err))
+    stop_here_if_cancelled()
+    if answer is None:
+        return await _no_answer(begin, "it gave none before")
+    result = unpack(RunResult, answer)
+    return replies.sub_agent_answered(
+        result.output, structured=tool.structured, limit=content_limit
+    )
+
+
+async def _carried_out(
+    begin: BeginSubAgent, given: RunInput, started: Callable[[str], None]
+) -> RawValue | None:
+    """Return the child's result; None where its run was closed without one before a reset."""
+    summary = scrub(f"Begin {begin.agent}, for the call at {begin.position}", limit=150)
+    for start in range(_STARTS):
+        stop_here_if_cancelled()
+        begun = unpack(BegunSubAgent, await ask_ledger(BEGIN_SUB_AGENT, begin, summary))
+        if begun.closed:
+            return None
+        started(begun.workflow_id)
+        try:
+            answer: RawValue = await workflow.execute_child_workflow(
+                AGENT_RUN,
+                pack(given),
+                id=begun.workflow_id,
+                result_type=RawValue,
+                # The parent's end, or stop, is not reported before the child's tools have ended.
+                cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
+                # A parent that is terminated leaves nobody to ask, but its child can close up.
+                parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                task_timeout=TASK_TIMEOUT,
+                memo={MEMO_RUN_KEY: begin.sub_run},
+                static_summary=scrub(f"{given.agent}: {given.prompt}", limit=150),
+            )
+            return answer
+        except WorkflowAlreadyStartedError:
+            # A reset to between the two: what began it was an earlier execution of the parent.
+            # Begun again, the id is of this one, and the child of that one is ended first.
+            if start == _STARTS - 1:
+                raise
+    raise AssertionError("it was started, or not")
+
+
+async def _no_answer(begin: BeginSubAgent, reason: str) -> Reply:
+    """Close the run of a child that gave no answer; return what is to be told of it."""
+    end = EndSubAgent(begin.run_key, begin.position, reason)
+    summary = scrub(f"Close the run of {begin.agent}, which gave no answer", limit=150)
+    return unpack(Reply, await ask_ledger(END_SUB_AGENT, end, summary))
+
+
+def _reason(error: ChildWorkflowError) -> str:
+    match error.cause:
+        case ApplicationError() as cause if cause.type == PlanDivergence.__name__:
+            # The plan of this very run, one level down: it fails, and no model is told.
+            raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
+        case ApplicationError() as cause:
+            return scrub(f"{cause.type}: {cause.message}", limit=1_000)
+        case CancelledError():
+            return "it was stopped"
+        case TerminatedError():
+            return "it was terminated"
+        case TimedOutError():
+            return "it was timed out"
+    return scrub(str(error.cause or error), limit=1_000)

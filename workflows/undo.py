@@ -1,0 +1,187 @@
+"""Taking back what a run did: what is unknown is settled, what stands is undone, last first.
+
+The ledger says what is due, the guard carries it out as it does any call, and every outcome is
+on record before the next step. Nothing of it can be stopped: a cancellation waits until it is
+through. So it ends, whatever the tools do, and says what stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.undo import (
+        BEGIN_UNDO,
+        FINISH_UNDO,
+        PLAN_UNDO,
+        UNDONE,
+        BeginUndo,
+        FinishUndo,
+        PlanUndo,
+        UndoOutcome,
+        UndoPlan,
+        UndoStep,
+    )
+    from ..activities.contract.wire import unpack
+    from ..canonical import scrub
+    from ..identity import ActionKey, RunKey, split_action_key
+    from ..ledger.undo_rules import UndoReport
+    from .activity_calls import ask_ledger
+    from .progress import Progress
+    from .tool_calls import shown_state, step_reply
+
+_CODE: Final = re.compile(r" \[CL[0-9]{3}\](?!.* \[CL[0-9]{3}\])", re.DOTALL)
+"""The code of an error in its text, before its remedy: the last one."""
+_AFRESH_AT_MOST: Final = 60
+"""How often a call is started afresh that could not be dispatched. Nothing can stop an undo, so
+nothing may keep it for ever: what could not be begun for half an hour is passed by, and can be
+tried again."""
+_OTHERS_TRIES: Final = 5
+"""How often another worker is looked for that has the tool, where a worker of an earlier release
+planned, which did not look itself; remove it when none is left."""
+_BETWEEN_THEM: Final = timedelta(seconds=2)
+_REASONS_AT_MOST: Final = 200
+"""How many reasons travel to the report, which tells of no more actions."""
+
+
+class Unwinding:
+    """Takes back what one run, and the runs of its sub-agents, did.
+
+    Args:
+        run_key: The run.
+        progress: Where it is shown.
+    """
+
+    def __init__(self, run_key: RunKey, progress: Progress) -> None:
+        self._run_key = run_key
+        self._progress = progress
+        self._passed: list[ActionKey] = []
+        self._reasons: dict[ActionKey, str] = {}
+        self._lacking = 0
+        self._unserved: set[str] = set()
+
+    async def run(
+        self, why: str, *, failed: bool, again: bool = False, unless: Sequence[str] = ()
+    ) -> UndoReport | None:
+        """Undo the run, if it is to be undone; return what stands, or None where it is not.
+
+        Args:
+            why: For people.
+            failed: The run failed; one that was cancelled is undone only where its stop said so.
+            again: A person asks for it, of a run that has ended.
+            unless: Tools; a run that failed is not undone once a call of theirs took effect,
+                or may have.
+        """
+        begin = BeginUndo(self._run_key, scrub(why, limit=1_000), failed, again, list(unless))
+        if not unpack(bool, await ask_ledger(BEGIN_UNDO, begin, "Is what it did to be undone?")):
+            return None
+        self._show("undoing what it did")
+        while True:
+            await self._take_steps()
+            finish = FinishUndo(self._run_key, self._passed, self._reasons)
+            outcome = unpack(
+                UndoOutcome, await ask_ledger(FINISH_UNDO, finish, "Say what is undone")
+            )
+            if outcome.finished:
+                if outcome.report is not None:
+                    self._show(outcome.report.state)
+                return outcome.report
+
+    async def _take_steps(self) -> None:
+        while True:
+            asked = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
+            plan = unpack(UndoPlan, await ask_ledger(PLAN_UNDO, asked, "What is to be undone?"))
+            lacking = {step.tool for step in plan.steps if step.lacking}
+            if plan.sought:
+                self._unserved |= lacking
+            elif lacking and self._lacking < _OTHERS_TRIES:
+                self._lacking += 1
+                await workflow.sleep(_BETWEEN_THEM)
+                continue
+            if not plan.steps:
+                return
+            for step in plan.steps:
+                await self._take(step, plan.heartbeat_seconds)
+
+    async def _take(self, step: UndoStep, heartbeat_seconds: float) -> None:
+        """Take one step; what cannot be done is passed by, and said."""
+        if step.origin is None:
+            self._pass(step, step.problem)
+            return
+        shown = self._progress.begin(step.origin.position, step.summary)
+        self._show(self._progress.state)
+        try:
+            reply = await step_reply(
+                step,
+                step.origin,
+                heartbeat_seconds=heartbeat_seconds,
+                afresh_at_most=_AFRESH_AT_MOST,
+            )
+        except ActivityError as err:
+            # It must not keep the others from being undone.
+            self._pass(step, str(err.cause or err))
+            shown.state = "error"
+        else:
+            shown.state = shown_state(reply)
+            if step.origin.undoes is not None and reply.status == "ok":
+                self._show_undone(step.origin.undoes)
+            if reply.action_key is None:
+                self._pass(step, str(reply.content))
+        self._show(self._progress.state)
+
+    def _show_undone(self, key: ActionKey) -> None:
+        run, at = split_action_key(key)
+        for call in self._progress.calls:
+            if run == self._run_key and call.position == at:
+                call.state = "undone"
+
+    def _pass(self, step: UndoStep, why: str) -> None:
+        self._passed.append(step.passes or step.key)
+        if len(self._reasons) < _REASONS_AT_MOST:
+            self._reasons[step.key] = scrub(why, limit=300)
+
+    def _show(self, state: str) -> None:
+        self._progress.state = state
+        workflow.set_current_details(self._progress.markdown())
+
+
+def with_report(error: BaseException, report: UndoReport | None) -> BaseException:
+    """Return how a run fails, with what of it was undone, and what stands."""
+    if report is None or not isinstance(error, ApplicationError):
+        return error
+    what, code = without_remedy(error.message)
+    return ApplicationError(
+        scrub(f"{what}. {in_words(report)}", limit=4_000) + code,
+        *error.details,
+        UNDONE,
+        report.state,
+        type=error.type,
+        non_retryable=True,
+    )
+
+
+def without_remedy(text: str) -> tuple[str, str]:
+    """Return what an error's text says, and its code; its remedy says that all of it stands."""
+    coded = _CODE.search(text)
+    return (text[: coded.start()], coded[0]) if coded else (text, "")
+
+
+def in_words(report: UndoReport) -> str:
+    """Say what of a run was undone, and what stands."""
+    undone = [fate for fate in report.actions if fate.fate == "undone"]
+    more = f", {report.left_out} more not listed" if report.left_out else ""
+    nothing = report.state == "nothing to undo"
+    state = "It left nothing to undo" if nothing else f"The run is {report.state}"
+    told = [f"{state}: {len(undone)} undone{more}"]
+    told += [
+        f"{fate.tool} at {fate.at} {'is unknown' if fate.fate == 'unknown' else 'stands'} "
+        f"({fate.why})"
+        for fate in report.standing
+    ]
+    return scrub("; ".join(told), limit=3_000)
