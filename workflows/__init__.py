@@ -1,7 +1,7 @@
 """What decides: the agent's loop, the steps of a plan. It does no I/O and never imports psycopg."""
 
-from ..activities.app.plan import PlanInput, PlanResult, StepResult
 from ..activities.contract.conversation import RunResult
+from ..activities.contract.plans import PlanInput, PlanResult, StepResult
 from .action_headers import ActionHeaders
 from .agent_run import AgentRun
 from .plan_run import PLAN_RUN, PlanRun

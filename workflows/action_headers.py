@@ -30,9 +30,9 @@ from temporalio.worker import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.app.agent import RESERVED_PREFIX
     from ..activities.contract.action_header import HEADER, Origin, requested_digest
     from ..activities.contract.limits import CallLimits
+    from ..activities.contract.spec import RESERVED_PREFIX
     from ..activities.contract.wire import pack, unpack
     from ..errors import InvalidRunId
     from ..identity import Position, RunKey, run_key

@@ -27,8 +27,8 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.conversation import RunResult
+    from ..activities.contract.runs import OPEN_RUN, OpenRun
     from ..activities.contract.wire import pack, raw_text, unpack
-    from ..activities.runs.run import OPEN_RUN, OpenRun
     from ..canonical import scrub
     from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
     from .action_headers import this_run

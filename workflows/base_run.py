@@ -24,9 +24,9 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import STOPPING
     from ..activities.contract.approvals import DECIDE, Decide
     from ..activities.contract.questions import ANSWER, Answered
+    from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
     from ..activities.contract.turns import RUN_LOST
     from ..activities.contract.wire import pack, unpack
-    from ..activities.runs.run import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
     from ..canonical import scrub
     from ..errors import (
         Fenced,

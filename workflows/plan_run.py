@@ -20,19 +20,20 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.app.agent import ToolSpec
-    from ..activities.app.plan import (
+    from ..activities.contract.plans import (
         OPEN_PLAN,
         OpenPlan,
         PlanInput,
+        PlannedStep,
         PlanResult,
         PlanSpec,
         StepResult,
+        resolved,
     )
-    from ..activities.contract.plans import PlannedStep, resolved
+    from ..activities.contract.reply import Reply
+    from ..activities.contract.sizes import result_share
+    from ..activities.contract.spec import ToolSpec
     from ..activities.contract.wire import pack, to_text, unpack
-    from ..activities.replies import call_reply as replies
-    from ..activities.replies.call_reply import Reply
     from ..canonical import Json, dumps, scrub
     from ..errors import PlanFailed, UnrepresentableValue
     from ..identity import Position, position
@@ -112,7 +113,7 @@ class PlanRun(RunFrame):
             names = ", ".join(one.name for one in stage)
             self._show(f"stage {number + 1} of {len(given.stages)}: {names}")
             self._progress.steps = number + 1
-            share = replies.share_of(len(stage), limit=spec.result_limit)
+            share = result_share(len(stage), limit=spec.result_limit)
             # Nothing is undone any more: what fails for the moment is tried while there is time.
             tries = _UNTIL_ITS_TIME_IS_UP if self._final else None
             surroundings.set(Surroundings(None, share, tries=tries, calls_tools=True))
@@ -178,7 +179,7 @@ class PlanRun(RunFrame):
 
     def _result(self, names: list[str]) -> PlanResult:
         """Return what the steps returned; of so much that it would not travel, less."""
-        share = replies.share_of(len(names))
+        share = result_share(len(names))
         return PlanResult([_bounded(self._results[name], share) for name in names])
 
 

@@ -26,20 +26,20 @@ from temporalio.exceptions import (
 from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.app.agent import ToolSpec
-    from ..activities.app.agent_tool import prompt_in
     from ..activities.contract.conversation import RunResult
     from ..activities.contract.limits import UNSET, RunLimits
+    from ..activities.contract.reply import Reply
+    from ..activities.contract.spec import ToolSpec
     from ..activities.contract.sub_agents import (
         BEGIN_SUB_AGENT,
         END_SUB_AGENT,
         BeginSubAgent,
         BegunSubAgent,
         EndSubAgent,
+        prompt_in,
     )
     from ..activities.contract.wire import pack, unpack
     from ..activities.replies import call_reply as replies
-    from ..activities.replies.call_reply import Reply
     from ..canonical import scrub
     from ..errors import InvalidArguments, PlanDivergence
     from ..identity import Position

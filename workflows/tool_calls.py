@@ -15,16 +15,22 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.app.agent import ToolSpec
     from ..activities.contract.action_header import Origin
     from ..activities.contract.approvals import ADMIT, Admission, Admit
     from ..activities.contract.limits import CallLimits, RunLimits
+    from ..activities.contract.outcomes import (
+        RECORD_OUTCOME,
+        SETTLE_TIMED_OUT,
+        SettleTimedOut,
+        Unrecorded,
+    )
     from ..activities.contract.questions import LOOK, Look, Looked
+    from ..activities.contract.reply import Asked, Reply
+    from ..activities.contract.sizes import MAX_CONTENT
+    from ..activities.contract.spec import ToolSpec
     from ..activities.contract.undo import UndoStep
     from ..activities.contract.wire import pack_text, unpack
     from ..activities.replies import call_reply as replies
-    from ..activities.replies.call_reply import Asked, Reply, Unrecorded
-    from ..activities.runs.run import RECORD_OUTCOME, SETTLE_TIMED_OUT, SettleTimedOut
     from ..canonical import digest, dumps, parse, scrub
     from ..identity import ActionKey, Position, action_key
     from ..ledger.records import Effect
@@ -276,7 +282,7 @@ async def step_reply(
 
 def content_share() -> int:
     """Return how many characters of a result travel."""
-    return surroundings.get().content_limit or replies.MAX_CONTENT
+    return surroundings.get().content_limit or MAX_CONTENT
 
 
 async def _record(ended: Unrecorded) -> Reply:

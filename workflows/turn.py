@@ -14,9 +14,6 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.app import state
-    from ..activities.app.agent import AgentSpec
-    from ..activities.app.output_type import ASK_FOR_OUTPUT, FINAL_RESULT
     from ..activities.contract.conversation import (
         Completion,
         Message,
@@ -24,11 +21,14 @@ with workflow.unsafe.imports_passed_through():
         ToolCall,
         ToolResult,
     )
+    from ..activities.contract.final_result import FINAL_RESULT, OUTPUT_REQUEST
+    from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
+    from ..activities.contract.sizes import changes_share, result_share
+    from ..activities.contract.spec import AgentSpec
     from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel
     from ..activities.contract.wire import from_plain, pack_text, to_text, unpack
     from ..activities.replies import call_reply as replies
     from ..activities.runs.earlier_runs import RECORD_COMPLETION, RecordCompletion
-    from ..activities.runs.run import OPEN_RUN, Opened, OpenRun
     from ..canonical import parse, scrub
     from ..errors import ConversationTooLarge, NodeTimeout
     from ..identity import position
@@ -48,7 +48,7 @@ with workflow.unsafe.imports_passed_through():
 
 MAX_CONVERSATION: Final = 1_700_000
 """Characters of a model call's input. A payload over 2 MiB would wedge the workflow task for
-ever; what results of a turn travel with is bounded well below (`replies.MAX_TURN`)."""
+ever; what results of a turn travel with is bounded well below (`MAX_TURN`)."""
 
 
 class Turns:
@@ -144,7 +144,7 @@ class Turns:
         if not usable:
             self.problem = scrub(problems[0], limit=300) if problems else "no output was given"
         if not completion.calls:
-            self.fresh.append(Message.user(ASK_FOR_OUTPUT))
+            self.fresh.append(Message.user(OUTPUT_REQUEST))
             return
         self._show(f"step {self.step + 1}: {len(completion.calls)} calls")
         self.fresh.append(Message.tool(await self._run_calls(completion.calls)))
@@ -213,8 +213,8 @@ class Turns:
         """Run the calls of one message side by side; each settles on its own, in order."""
         share = changes = None
         if self.version is not None:
-            share = replies.share_of(len(calls), limit=self.spec.result_limit)
-            changes = state.share_of(len(calls))
+            share = result_share(len(calls), limit=self.spec.result_limit)
+            changes = changes_share(len(calls))
         surroundings.set(
             Surroundings(
                 self._thread_id,

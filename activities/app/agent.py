@@ -1,4 +1,4 @@
-"""`Agent` and `App`: what an application declares, and the spec that a run keeps of it.
+"""`Agent`: a model, its instructions and its tools; and `AgentTool`, an agent as a tool.
 
 A run reads its agent's spec once, when it starts, and keeps it in history: a deploy changes
 the code of a tool, not the rules of a run that is under way.
@@ -6,104 +6,27 @@ the code of a tool, not the rules of a run that is under way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any
 
 import structlog
 
-from ...errors import ConfigurationError, DefinitionError
+from ...errors import DefinitionError
 from ...ledger.records import Effect
-from ..contract.conversation import Completion, ToolDefinition
-from ..contract.limits import DEFAULTS, UNSET, CallLimits, RunLimits, resolve
+from ..contract.conversation import ToolDefinition
+from ..contract.final_result import FINAL_RESULT
+from ..contract.limits import UNSET, RunLimits, resolve
+from ..contract.sizes import MAX_CONTENT
+from ..contract.spec import AgentSpec, ToolSpec
+from ..contract.sub_agents import PROMPT
 from ..model.model import Model
-from ..model.pydantic_ai_model import resolve_model
-from ..replies.call_reply import MAX_CONTENT
-from ..runs.action_state import ACTION_STATE, action_state
-from .agent_tool import AgentTool
-from .output_type import FINAL_RESULT, OutputType, output_tool
+from .action_state import ACTION_STATE, action_state
+from .output_type import OutputType
 from .state import State, check_state_model
 from .tool import TOOL_NAME, Tool
 
 log = structlog.get_logger("commitline")
-
-Hook: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-
-RESERVED_PREFIX: Final = "commitline."
-"""Of our own activities' names; a tool's name cannot hold a dot."""
-
-
-@dataclass(frozen=True)
-class ToolSpec:
-    """A tool as a run remembers it."""
-
-    definition: ToolDefinition
-    effect: Effect
-    summary: str | None = None
-    tool_seconds: float | None = DEFAULTS["tool_timeout"]
-    """One attempt; None is no limit."""
-    node_seconds: float | None = DEFAULTS["node_timeout"]
-    """The call with its retries; None is no limit."""
-    gated: bool = False
-    """Whether a person may have to approve it."""
-    compensated: bool = False
-    """Whether another tool undoes it."""
-    agent: str = ""
-    """The agent that carries a call of it out, in a run of its own; none where it is empty."""
-    structured: bool = False
-    """Whether that agent has an ``output_type``."""
-
-    @property
-    def limits(self) -> CallLimits:
-        """Its deadlines."""
-        return CallLimits(self.tool_seconds, self.node_seconds)
-
-
-@dataclass(frozen=True)
-class AgentSpec:
-    """An agent as a run remembers it; kept in history."""
-
-    name: str
-    model: str
-    instructions: str
-    tools: list[ToolSpec]
-    max_steps: int
-    model_tries: int
-    heartbeat_seconds: float
-    model_seconds: float | None = DEFAULTS["model_timeout"]
-    """One model request; None is no limit."""
-    node_seconds: float | None = DEFAULTS["node_timeout"]
-    """A turn's model request with its retries; None is no limit."""
-    deadline_seconds: float | None = None
-    """Of the run_deadline, what the run has left as it opens; None is no limit."""
-    output_schema: dict[str, Any] | None = None
-    """JSON schema of its output, where that is structured."""
-    unusable_tries: int = 3
-    """Turns in a row that the model may give nothing usable."""
-    result_limit: int = MAX_CONTENT
-    """Characters of a result that travel; the whole stays in the ledger."""
-
-    @property
-    def model_limits(self) -> CallLimits:
-        """The deadlines of a model request."""
-        return CallLimits(self.model_seconds, self.node_seconds)
-
-    def ends_with(self, completion: Completion) -> bool:
-        """Whether a completion is the answer, rather than one more turn."""
-        if self.output_schema is not None:
-            return completion.output is not None
-        return not completion.calls
-
-    @property
-    def may_undo(self) -> bool:
-        """Whether anything that such a run does can be taken back."""
-        return any(tool.compensated or tool.agent for tool in self.tools)
-
-    @property
-    def definitions(self) -> list[ToolDefinition]:
-        """What the model is told that it may call."""
-        tools = [found.definition for found in self.tools]
-        return tools if self.output_schema is None else [*tools, output_tool(self.output_schema)]
 
 
 @dataclass(frozen=True)
@@ -306,94 +229,26 @@ def tool_spec(
 
 
 @dataclass(frozen=True)
-class App:
-    """Everything that one worker serves.
+class AgentTool:
+    """An agent under the name by which another agent's model calls it."""
 
-    Args:
-        agents: Each of a name of its own. The agents that are their tools are served, too.
-        tools: What plans use, besides the agents' tools. Read back, it is every tool that is
-            served: the agents', these, and what undoes them, each once.
-        on_start: Called once before the worker takes anything, on the event loop that async
-            tools run on: open HTTP clients and pools there. What it raises keeps the worker
-            from starting.
-        on_stop: Called there when the worker stops.
-
-    Raises:
-        DefinitionError: Two agents of one name, or two different tools of one name (an
-            activity type is one function), or agents that call each other in a circle.
-    """
-
-    agents: Sequence[Agent] = ()
-    on_start: Hook | None = None
-    on_stop: Hook | None = None
-    tools: Sequence[Tool] = ()
-    _agents: dict[str, Agent] = field(init=False, repr=False, default_factory=dict)
-    _tools: dict[str, Tool] = field(init=False, repr=False, default_factory=dict)
-    _models: dict[str, Model] = field(init=False, repr=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Index agents and tools, refusing duplicates."""
-        for agent in self.agents:
-            self._index(agent, ())
-        for made in self.tools:
-            if not isinstance(made, Tool):
-                raise DefinitionError(f"{made!r} is no tool; put @tool(effect=…) above it")
-            self._serve(made)
-        object.__setattr__(self, "tools", tuple(self._tools.values()))
-
-    def _index(self, agent: Agent, above: tuple[Agent, ...]) -> None:
-        if any(one is agent for one in above):
-            names = " -> ".join(one.name for one in (*above, agent))
-            raise DefinitionError(f"agents call each other in a circle: {names}")
-        if self._agents.setdefault(agent.name, agent) is not agent:
-            raise DefinitionError(f"two agents are named {agent.name!r}")
-        for made in agent.tools:
-            if isinstance(made, Tool):
-                self._serve(made)
-        for below in agent.below:
-            self._index(below, (*above, agent))
-
-    def _serve(self, made: Tool) -> None:
-        """Add a tool, and what undoes it."""
-        if self._tools.setdefault(made.name, made) is not made:
-            raise DefinitionError(f"two different tools are named {made.name!r}")
-        if made.compensate is not None:
-            self._serve(made.compensate)
+    agent: Agent
+    name: str
+    description: str
+    summary: str | None = None
 
     @property
-    def served(self) -> Sequence[Agent]:
-        """Every agent, those that are tools of others among them, once."""
-        return tuple(self._agents.values())
-
-    def agent(self, name: str) -> Agent:
-        """Return an agent.
-
-        Raises:
-            ConfigurationError: This app has none of that name.
-        """
-        if name not in self._agents:
-            raise ConfigurationError(
-                f"this worker serves no agent {name!r}; it has {', '.join(self._agents)}"
-            )
-        return self._agents[name]
-
-    def model(self, *, agent: str, name: str) -> Model:
-        """Return the model of a run's spec: by its name, or the agent's own object.
-
-        One object, and so one HTTP client, serves every request of a name that is a string.
-        """
-        declared = self.agent(agent).model
-        if not isinstance(declared, str) and declared.name == name:
-            return declared
-        if name not in self._models:
-            self._models[name] = resolve_model(name)
-        return self._models[name]
-
-    async def aclose(self) -> None:
-        """Close the models that hold connections; the worker does so when it stops."""
-        declared = [agent.model for agent in self.served if not isinstance(agent.model, str)]
-        for model in (*self._models.values(), *declared):
-            aclose = getattr(model, "aclose", None)
-            if aclose is not None:
-                await aclose()
-        self._models.clear()
+    def definition(self) -> ToolDefinition:
+        """What the model is told."""
+        parameters: dict[str, Any] = {
+            "type": "object",
+            "properties": {
+                PROMPT: {
+                    "type": "string",
+                    "description": "What it is asked to do. It sees nothing else.",
+                }
+            },
+            "required": [PROMPT],
+            "additionalProperties": False,
+        }
+        return ToolDefinition(self.name, self.description, parameters)

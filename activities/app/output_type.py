@@ -17,14 +17,8 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from ...canonical import Json, dumps, parse, scrub
 from ...errors import DefinitionError
 from ...ledger.codec import error_text
-from ..contract.conversation import Completion, ToolCall, ToolDefinition
-
-FINAL_RESULT: Final = "final_result"
-ACCEPTED: Final = dumps("accepted")
-"""What the model is told of an output that fits."""
-ASK_FOR_OUTPUT: Final = (
-    f"[notice] Nothing was handed in yet. Give your final answer by calling {FINAL_RESULT}."
-)
+from ..contract.conversation import Completion, ToolCall
+from ..contract.final_result import FINAL_RESULT
 
 _WRAPPED: Final = "value"
 _SHOWN_ERRORS: Final = 5
@@ -83,11 +77,6 @@ class OutputType:
         value = self._adapter.validate_json(dumps(given))
         # By its aliases and without what is computed: as the type reads it again.
         return self._adapter.dump_python(value, mode="json", by_alias=True, round_trip=True)
-
-
-def output_tool(schema: dict[str, Any]) -> ToolDefinition:
-    """Return what the model is told of the way to hand its output in."""
-    return ToolDefinition(FINAL_RESULT, "Hand in the final answer, which ends the task.", schema)
 
 
 def _referred(schema: dict[str, Any]) -> dict[str, Any]:

@@ -18,19 +18,17 @@ from typing import Any, Final, TypeAlias
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from ...canonical import Json, canonical, digest, parse, scrub
+from ...canonical import Json, canonical, scrub
 from ...errors import PlanInvalid, UnrepresentableValue
-from ...identity import RunKey
 from ...ledger.codec import error_text
-from ..contract.limits import RunLimits
-from ..contract.plans import Path, PlannedStep, Reference
+from ..contract.plans import (
+    Path,
+    PlannedStep,
+    Reference,
+)
 from ..contract.wire import to_text
-from ..replies.call_reply import MAX_CONTENT
-from .agent import ToolSpec
 from .plan_check import check_order, check_structure
 from .tool import Tool
-
-OPEN_PLAN: Final = "commitline.open_plan"
 
 _MAX_PLAN: Final = 512 * 1024
 """Characters of a plan, as JSON. What is larger belongs elsewhere, and its name into the plan."""
@@ -160,83 +158,3 @@ def _literal(value: Any, at: Path, references: list[Reference]) -> Json:
     if isinstance(value, set | frozenset):
         raise TypeError("a set has no order, and a plan that is started again must be the same")
     return to_jsonable_python(value, by_alias=True, bytes_mode="base64")
-
-
-@dataclass(frozen=True)
-class PlanInput:
-    """What a run of a plan is started with."""
-
-    name: str
-    stages: list[list[PlannedStep]]
-    limits: RunLimits = field(default_factory=RunLimits)
-
-    @property
-    def digest(self) -> str:
-        """By which a second start of an id is known to be the same; deadlines do not count."""
-        return digest({"plan": self.name, "stages": parse(to_text(self.stages))})
-
-
-@dataclass(frozen=True)
-class OpenPlan:
-    """What registers the run of a plan."""
-
-    run_key: RunKey
-    plan: PlanInput
-    input_digest: str
-
-
-@dataclass(frozen=True)
-class PlanSpec:
-    """What the run of a plan keeps of its tools and settings; the first stands."""
-
-    tools: list[ToolSpec]
-    heartbeat_seconds: float
-    deadline_seconds: float | None = None
-    """Of the run_deadline, what the run has left as it opens; None is no limit."""
-    result_limit: int = MAX_CONTENT
-    """Characters of a result that travel; the whole stays in the ledger."""
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """How a step of a plan ended that was carried out."""
-
-    name: str
-    position: str
-    """In the ledger: its stage, and its place in it."""
-    tool: str
-    value: Any
-    """What the tool returned, as JSON has it."""
-    action_key: str | None = None
-    """The row that answers for it; None for a read."""
-    existing: bool = False
-    """Another action had done it before; it was not done again, and this run never undoes it."""
-    partial: bool = False
-    """The value is too large to travel: this is its beginning, and the whole is in the ledger."""
-
-
-@dataclass(frozen=True)
-class PlanResult:
-    """What the steps of a plan returned, all of which were carried out."""
-
-    steps: list[StepResult]
-    """In the plan's order."""
-
-    def __getitem__(self, name: str) -> Any:
-        """Return what a step's tool returned, as JSON has it.
-
-        Raises:
-            KeyError: The plan has no step of this name.
-        """
-        return self.step(name).value
-
-    def step(self, name: str) -> StepResult:
-        """Return how a step ended.
-
-        Raises:
-            KeyError: The plan has no step of this name.
-        """
-        for one in self.steps:
-            if one.name == name:
-                return one
-        raise KeyError(name)

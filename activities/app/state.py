@@ -20,7 +20,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
@@ -29,13 +29,10 @@ from pydantic.errors import PydanticUserError
 from ...canonical import Json, canonical, dumps, parse, scrub
 from ...errors import DefinitionError, StateUnusable, UnrepresentableValue
 from ...ledger.codec import error_text
+from ..contract.sizes import MAX_STATE
+from ..contract.state_changes import CallChanges, Changes, Conflict, Dropped, Merged
 
 S = TypeVar("S", bound="State")
-
-MAX_STATE: Final = 64 * 1024
-"""Characters of JSON of a conversation's state, and of one call's changes."""
-MAX_TURN_CHANGES: Final = 192 * 1024
-"""Characters of the changes of all calls of one message, which travel with their results."""
 
 
 class State(BaseModel):
@@ -189,37 +186,6 @@ current_state: ContextVar[GivenState | None] = ContextVar("commitline_state", de
 """Of the guarded call that the running code belongs to; None where its tool takes none."""
 
 
-def share_of(calls: int) -> int:
-    """Return how large the changes of each call may be, where a message has so many."""
-    return min(MAX_STATE, MAX_TURN_CHANGES // max(calls, 1))
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What one call changed. JSON data by field."""
-
-    set: dict[str, Json] = field(default_factory=dict)
-    """What fields hold now."""
-    combine: dict[str, Json] = field(default_factory=dict)
-    """Of fields with a reducer: what it is to combine."""
-    dropped: str = ""
-    """Why nothing of it can be merged."""
-
-    @property
-    def fields(self) -> list[str]:
-        """What they are about."""
-        return sorted({*self.set, *self.combine})
-
-    @classmethod
-    def read(cls, data: Mapping[str, Any]) -> Changes:
-        """Read what `to_data` wrote."""
-        return cls(data.get("set", {}), data.get("combine", {}), data.get("dropped", ""))
-
-    def to_data(self) -> dict[str, Any]:
-        """Write it as JSON data, without what is empty."""
-        return {name: value for name, value in vars(self).items() if value}
-
-
 class StateCopy:
     """One call's copy of the state.
 
@@ -279,44 +245,6 @@ def _same_set(one: Any, other: Any) -> bool:
 
 
 # --- merging ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CallChanges:
-    """The changes of one call of a message."""
-
-    position: str
-    changes: Changes
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """Two calls of one message gave a field different values; the later one stands."""
-
-    field: str
-    earlier: str
-    """Its position."""
-    value: Json
-    later: str
-    stands: Json
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A call's changes are not merged. What it did stands."""
-
-    position: str
-    fields: Sequence[str]
-    why: str
-
-
-@dataclass(frozen=True)
-class Merged:
-    """A state with the changes of a message's calls."""
-
-    state: dict[str, Json]
-    conflicts: Sequence[Conflict] = ()
-    dropped: Sequence[Dropped] = ()
 
 
 def merge(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...identity import Position, RunKey
-from ..replies.call_reply import Reply
+from .reply import Reply
 
 ADMIT: Final = "commitline.admit"
 DECIDE: Final = "commitline.decide"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...identity import Position, RunKey
-from ..replies.call_reply import MAX_CONTENT, Reply
+from .reply import Reply
+from .sizes import MAX_CONTENT
 
 LOOK: Final = "commitline.look_for_answer"
 ANSWER: Final = "commitline.answer"

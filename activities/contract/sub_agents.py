@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from ...canonical import parse
+from ...errors import InvalidArguments
 from ...identity import Position, RunKey, sub_run_key
 
 BEGIN_SUB_AGENT: Final = "commitline.begin_sub_agent"
@@ -50,3 +52,20 @@ class EndSubAgent:
     def sub_run(self) -> RunKey:
         """The sub-agent's run."""
         return sub_run_key(self.run_key, self.position)
+
+
+PROMPT: Final = "prompt"
+"""The one parameter."""
+
+
+def prompt_in(tool: str, arguments: str) -> str:
+    """Return the prompt of a call (JSON text of its arguments).
+
+    Raises:
+        InvalidArguments: There is none, or more than that.
+    """
+    given = parse(arguments)
+    prompt = given.get(PROMPT) if isinstance(given, dict) else None
+    if not isinstance(prompt, str) or not prompt.strip() or len(given) != 1:
+        raise InvalidArguments(f"{tool}: it takes one argument, {PROMPT!r}, a text that says what")
+    return prompt

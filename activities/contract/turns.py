@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...identity import RunKey
-from ..app.agent import AgentSpec
 from .conversation import Completion, Message, RunResult, Usage
+from .spec import AgentSpec
 
 CALL_MODEL: Final = "commitline.call_model"
 RECORD_TURN: Final = "commitline.record_turn"

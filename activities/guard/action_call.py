@@ -33,8 +33,8 @@ from ...ledger import (
 )
 from ..app.tool import NEVER_HAPPENED
 from ..contract.activity_failure import again
+from ..contract.outcomes import Unrecorded
 from ..contract.tool_failure import Failure, Kind
-from ..replies.call_reply import Unrecorded
 from ..runner.bounded_call import LeftBehind, Returned
 from .aftermath import Aftermath
 from .calling import Calling, Invoke

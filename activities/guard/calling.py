@@ -19,7 +19,7 @@ from ...identity import ActionKey, split_action_key
 from ...ledger import Question
 from ..app.interrupt import Asking
 from ..app.state import current_state
-from ..app.tool import ToolContext
+from ..app.tool_context import ToolContext, current_call
 from ..contract.tool_failure import Failure, Kind
 from ..runner.bounded_call import End, LeftBehind, OnLate, Raised, call_within, ignore
 from ..runner.clock import now
@@ -32,8 +32,6 @@ from .preparing import Prepared
 Invoke: TypeAlias = Callable[[Sequence[Any]], Coroutine[Any, Any, Any]]
 """Runs the activity with the given arguments."""
 
-current_call: ContextVar[ToolContext] = ContextVar("commitline_call")
-"""The guarded call that the running code belongs to."""
 _ends_at: ContextVar[float | None] = ContextVar("commitline_ends_at", default=None)
 
 

@@ -15,11 +15,11 @@ from temporalio.exceptions import ApplicationError
 from ...errors import ActionError, IdempotencyKeyConflict
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
 from ..app.state import GivenState
-from ..app.tool import ToolContext
+from ..app.tool_context import ToolContext
 from ..contract.action_header import Origin
 from ..contract.limits import CallLimits
+from ..contract.outcomes import Unrecorded
 from ..contract.tool_failure import Failure
-from ..replies.call_reply import Unrecorded
 
 
 class Guarded(Protocol):

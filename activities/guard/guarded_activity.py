@@ -35,12 +35,13 @@ from ...identity import KeyTemplate
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
 from ...ledger.codec import error_text
 from ..app.state import GivenState
-from ..app.tool import ToolContext, exceptions
+from ..app.tool import exceptions
+from ..app.tool_context import ToolContext
 from ..contract.action_header import Origin
 from ..contract.activity_failure import NOT_STARTED
 from ..contract.limits import LONGEST, CallLimits
+from ..contract.outcomes import Unrecorded
 from ..contract.tool_failure import Exceptions, Failure
-from ..replies.call_reply import Unrecorded
 
 OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 """The failure's type when a call may have happened and a person has to settle it."""

@@ -19,17 +19,20 @@ from ...canonical import parse
 from ...errors import ActionError, DefinitionError, IdempotencyKeyConflict
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
 from ..app.state import GivenState, StateCopy, current_state
-from ..app.tool import Tool, ToolContext
+from ..app.tool import Tool
+from ..app.tool_context import ToolContext, current_call
 from ..contract.action_header import Origin
 from ..contract.activity_failure import not_started
 from ..contract.limits import CallLimits
+from ..contract.outcomes import Unrecorded
+from ..contract.reply import Reply
+from ..contract.sizes import MAX_CONTENT
 from ..contract.tool_failure import Failure
 from ..contract.wire import pack, pack_text, raw_text
 from ..replies import call_reply as replies
-from ..replies.call_reply import MAX_CONTENT, Reply, Unrecorded
 from ..runner.isolated_process import IsolatedFailure, run_isolated
 from ..runner.tool_runner import ToolRunner
-from .calling import current_call, still_in_time
+from .calling import still_in_time
 
 
 class GuardedTool:

@@ -14,7 +14,7 @@ from ...crash import crash_point
 from ...errors import LedgerUnavailable
 from ...ledger import Action, ActionLedger, Dispatched, Question, QuestionRequest
 from ..app.interrupt import is_pause
-from ..app.tool import ToolContext
+from ..app.tool_context import ToolContext
 from ..runner.bounded_call import End, Raised, see_through
 from .incoming_call import IncomingCall
 from .persisting import persist

@@ -18,9 +18,10 @@ from ...errors import ActionError, Fenced, InvalidArguments, LedgerUnavailable, 
 from ...identity import ActionKey, action_key, undo_key
 from ...ledger import Action, ActionLedger, ActionRequest
 from ...ledger.codec import error_text
-from ..app.state import MAX_STATE, GivenState
-from ..app.tool import Undoes
+from ..app.state import GivenState
+from ..app.tool_context import Undoes
 from ..contract.activity_failure import as_failure
+from ..contract.sizes import MAX_STATE
 from .incoming_call import IncomingCall
 
 

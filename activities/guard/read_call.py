@@ -14,7 +14,7 @@ from temporalio import activity
 
 from ...errors import LedgerUnavailable
 from ...ledger import ActionLedger, Outcome, Question
-from ..app.tool import ToolContext
+from ..app.tool_context import ToolContext
 from ..contract.activity_failure import again
 from ..contract.tool_failure import Kind
 from ..runner.bounded_call import End, Raised, Returned

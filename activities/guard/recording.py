@@ -13,8 +13,8 @@ from ...crash import crash_point
 from ...errors import Fenced, LedgerUnavailable
 from ...identity import split_action_key
 from ...ledger import Action, ActionLedger, Dispatched, Outcome
+from ..contract.outcomes import Unrecorded
 from ..contract.tool_failure import Kind
-from ..replies.call_reply import Unrecorded
 from ..runner.bounded_call import Raised, Returned, see_through
 from .claiming import Claiming
 from .incoming_call import IncomingCall

@@ -10,26 +10,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
-from uuid import UUID
 
 from ...canonical import dumps, parse
 from ...errors import ActionError, IdempotencyKeyConflict, NodeTimeout
-from ...identity import ActionKey, within_run
-from ...ledger.claim_rules import Dispatched, Owned
+from ...identity import within_run
 from ...ledger.question_rules import Question
-from ...ledger.records import Action, Outcome, OutcomeKind
-from ..app.state import Conflict, Dropped
-from ..contract.conversation import OutcomeStatus
+from ...ledger.records import Action, Outcome
+from ..contract.outcomes import Unrecorded
+from ..contract.reply import Asked, Reply
+from ..contract.sizes import MAX_CONTENT
+from ..contract.state_changes import Conflict, Dropped
 from ..contract.wire import to_text
 
-MAX_CONTENT: Final = 256 * 1024
-"""Characters of a result that travel, unless a worker is set otherwise. The whole stays in the
-ledger."""
-MAX_TURN: Final = 768 * 1024
-"""Characters that the results of one message's calls travel with, together. They are input of
-the next model call, and Temporal wedges a workflow task over 2 MiB."""
 MAX_NOTICE: Final = 16 * 1024
 """Characters of a result that is told by a notice."""
 FOR_EVER: Final = 10 * 365 * 86_400.0
@@ -45,109 +39,6 @@ _WRAPPING: Final = 2_000
 """Characters of what is said about a result beside it."""
 _HEAD: Final = 8_000
 """Characters of a larger one that the model reads."""
-
-
-@dataclass(frozen=True)
-class Unrecorded:
-    """How a call ended, on its way into the ledger by way of the workflow's history."""
-
-    key: str
-    token: str
-    domain_key: str | None
-    outcome: OutcomeKind | None = None
-    """``ok`` or ``error``; None where it is unknown how it ended."""
-    result: str = "null"
-    effect_possible: bool = True
-    reason: str = ""
-    """Why it is unknown."""
-    over: bool = True
-    """Whether the tool has ended, where it is unknown how."""
-    failures: int | None = None
-    """Tries that the tool has failed, where it is unknown how the last one ended."""
-    content_limit: int = MAX_CONTENT
-    """Characters of the result that the model is told."""
-    state_changes: str | None = None
-    """JSON text of what it changed in the conversation's state."""
-
-    @property
-    def owned(self) -> Owned:
-        """By which it is recorded."""
-        return Owned(ActionKey(self.key), UUID(self.token), self.domain_key)
-
-    @property
-    def known(self) -> Outcome | None:
-        """The outcome; None where it is unknown."""
-        if self.outcome is None:
-            return None
-        return Outcome(
-            self.outcome,
-            self.result,
-            effect_possible=self.effect_possible,
-            state_changes=self.state_changes,
-        )
-
-    @classmethod
-    def of(cls, claim: Dispatched, outcome: Outcome) -> Unrecorded:
-        """Hand over an outcome."""
-        return cls(
-            claim.key,
-            str(claim.token),
-            claim.domain_key,
-            outcome.kind,
-            outcome.result,
-            outcome.effect_possible,
-            state_changes=outcome.state_changes,
-        )
-
-    @classmethod
-    def unknown(
-        cls, claim: Dispatched, reason: str, *, over: bool, failures: int | None
-    ) -> Unrecorded:
-        """Hand over that it is unknown."""
-        return cls(
-            claim.key,
-            str(claim.token),
-            claim.domain_key,
-            reason=reason,
-            over=over,
-            failures=failures,
-        )
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A question that ended an attempt: the run waits for its answer and calls again."""
-
-    number: int
-    message: str
-    wait_seconds: float
-    """How long at most; zero where the answer is there."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """The answer to one call, as it goes through Temporal to the model."""
-
-    status: OutcomeStatus
-    content: Any
-    """JSON data."""
-    action_key: str | None = None
-    """The row that answers for it, if it has one."""
-    existing: bool = False
-    """Another action had done it before; this one did not do it again."""
-    effect_possible: bool = True
-    """Whether the outside world may have changed."""
-    accepted: bool = False
-    """It is not done yet: the relay carries it out."""
-    partial: bool = False
-    """The result is too large to travel: the content says how it begins."""
-    unrecorded: Unrecorded | None = None
-    """How the call ended, where the ledger did not take it: the run records it before it goes
-    on, and tells what *stands*."""
-    changes: dict[str, Any] | None = None
-    """What it changed in the state (`state.Changes`); nothing, where it is another's receipt."""
-    asked: Asked | None = None
-    """What the tool asks a person; the call is not over."""
 
 
 def unrecorded(ended: Unrecorded) -> Reply:
@@ -167,11 +58,6 @@ def wait_seconds(question: Question) -> float:
     """Return how long a question may wait, in seconds: Temporal wants a number."""
     left = question.seconds_left
     return FOR_EVER if left is None else max(left, 0.001)
-
-
-def share_of(calls: int, *, limit: int = MAX_CONTENT) -> int:
-    """Return how much of each result travels, where a message has so many calls."""
-    return min(limit, MAX_TURN // max(calls, 1))
 
 
 def told(action: Action, *, limit: int = MAX_CONTENT) -> Reply:

@@ -14,8 +14,9 @@ import structlog
 from ...identity import Position, RunKey, position
 from ...ledger import Action
 from ..contract.conversation import Message, ToolCall, ToolResult
+from ..contract.reply import Reply
+from ..contract.sizes import MAX_CONTENT, result_share
 from . import call_reply as replies
-from .call_reply import Reply
 
 log = structlog.get_logger("commitline")
 
@@ -32,7 +33,7 @@ def results_from(
     *,
     step: int,
     epoch: int,
-    limit: int = replies.MAX_CONTENT,
+    limit: int = MAX_CONTENT,
     below: Mapping[Position, Sequence[Action]] | None = None,
     left_by: RunKey | None = None,
 ) -> list[ToolResult]:
@@ -50,7 +51,7 @@ def results_from(
         below: Of the calls that a sub-agent was to carry out, all that it did.
         left_by: The run that left them.
     """
-    share = replies.share_of(len(calls), limit=limit)
+    share = result_share(len(calls), limit=limit)
     found = []
     for index, call in enumerate(calls):
         at = position(step, index, epoch=epoch)

@@ -29,7 +29,8 @@ from ...canonical import scrub
 from ...ledger.codec import error_text
 from ...ledger.records import Outcome
 from ..app.state import GivenState
-from ..app.tool import Tool, ToolContext, Undoes
+from ..app.tool import Tool
+from ..app.tool_context import ToolContext, Undoes
 from ..contract.tool_failure import Failure, Kind
 
 _PR_SET_PDEATHSIG: Final = 1

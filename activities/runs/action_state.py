@@ -7,7 +7,7 @@ but the actions of the run's own conversation.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from temporalio import activity
 from temporalio.common import RawValue
@@ -15,22 +15,11 @@ from temporalio.common import RawValue
 from ...canonical import parse
 from ...errors import LedgerUnavailable, NotAttempted, ToolRefused
 from ...identity import ActionKey
-from ...ledger import Action, ActionLedger, Effect
-from ..app.tool import tool
+from ...ledger import Action, ActionLedger
+from ..app.action_state import ACTION_STATE
+from ..app.tool_context import current_call
 from ..contract.wire import raw_text
-from ..guard.calling import current_call
 from ..replies import call_reply as replies
-
-ACTION_STATE: Final = "action_state"
-
-
-@tool(effect=Effect.READ, name=ACTION_STATE, summary="Ask how {action} stands")
-async def action_state(action: str) -> dict[str, Any]:
-    """Say how an accepted action stands: pending, ok, error, unknown, or undone.
-
-    Give the `action` that the call was answered with.
-    """
-    raise NotImplementedError  # a worker has its own: it takes a ledger
 
 
 def action_state_activity(ledger: ActionLedger) -> Callable[[RawValue], Any]:

@@ -29,7 +29,7 @@ from ...identity import RunKey, action_key
 from ...ledger import Approval, ApprovalLedger, ApprovalRequest
 from ...ledger.approvals import check_same
 from ...ledger.codec import error_text
-from ..app.agent import App
+from ..app.app import App
 from ..app.tool import Tool
 from ..contract.activity_failure import as_failure
 from ..contract.approvals import ADMIT, DECIDE, Admission, Admit, Decide

@@ -17,7 +17,7 @@ from ...crash import crash_point
 from ...errors import LedgerError, LedgerUnavailable
 from ...identity import RunKey
 from ...ledger import ActionLedger
-from ..app.agent import App
+from ..app.app import App
 from ..contract.action_header import first_of_all
 from ..contract.activity_failure import as_failure
 from ..contract.conversation import Completion, Message

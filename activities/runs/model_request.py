@@ -21,9 +21,9 @@ from ...errors import (
     UnrepresentableValue,
 )
 from ...ledger.codec import error_text
-from ..app.agent import AgentSpec
 from ..app.output_type import OutputType
 from ..contract.conversation import Completion, Message
+from ..contract.spec import AgentSpec
 from ..contract.wire import to_text
 from ..guard.heartbeat import failed_so_far
 from ..guard.metrics import count

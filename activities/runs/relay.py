@@ -29,7 +29,7 @@ from ...canonical import scrub
 from ...errors import LedgerError
 from ...identity import ActionKey, settle_workflow, undo_workflow
 from ...ledger import Action, ActionLedger, Queued, Run
-from ..app.agent import App
+from ..app.app import App
 from ..app.tool import Tool
 from ..contract.activity_failure import as_failure
 from ..contract.limits import CallLimits

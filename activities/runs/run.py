@@ -6,80 +6,30 @@ Each is safe to repeat: the run key, or the action's, makes one row of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 
 from ...errors import ConfigurationError, Fenced, LedgerError, NodeTimeout, RunNotRunning
-from ...identity import ActionKey, RunKey, parent_of
+from ...identity import ActionKey, parent_of
 from ...ledger import Action, ActionLedger, Owned, Run, ThreadLedger
-from ..app.agent import Agent, AgentSpec, App
+from ..app.agent import Agent
+from ..app.app import App
 from ..contract.activity_failure import as_failure
 from ..contract.limits import RunLimits
+from ..contract.outcomes import RECORD_OUTCOME, SETTLE_TIMED_OUT, SettleTimedOut, Unrecorded
+from ..contract.reply import Reply
+from ..contract.runs import CLOSE_RUN, OPEN_RUN, STOP_RUN, CloseRun, Opened, OpenRun, StopRun
+from ..contract.spec import AgentSpec
 from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.persisting import persist
 from ..replies import call_reply as replies
-from ..replies.call_reply import MAX_CONTENT, Reply, Unrecorded
 from .served import served_agent
 
 log = structlog.get_logger("commitline")
-
-OPEN_RUN: Final = "commitline.open_run"
-CLOSE_RUN: Final = "commitline.close_run"
-STOP_RUN: Final = "commitline.stop_run"
-RECORD_OUTCOME: Final = "commitline.record_outcome"
-SETTLE_TIMED_OUT: Final = "commitline.settle_timed_out"
-
-
-@dataclass(frozen=True)
-class OpenRun:
-    """What registers a run."""
-
-    run_key: RunKey
-    agent: str
-    input_digest: str
-    limits: RunLimits = field(default_factory=RunLimits)
-    thread_id: str | None = None
-    """The conversation that it writes; None is one of its own."""
-    spec: AgentSpec | None = None
-    """What it has kept of its agent, where the ledger has lost that."""
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A run that is registered."""
-
-    spec: AgentSpec
-    """What it keeps of its agent, with what is left of its run_deadline."""
-    version: int
-    """Of its conversation."""
-
-
-@dataclass(frozen=True)
-class CloseRun:
-    """What ends a run."""
-
-    run_key: RunKey
-
-
-@dataclass(frozen=True)
-class StopRun:
-    """What stops a run from within."""
-
-    run_key: RunKey
-    reason: str
-
-
-@dataclass(frozen=True)
-class SettleTimedOut:
-    """A call that the server gave up, time after time."""
-
-    key: ActionKey
-    content_limit: int = MAX_CONTENT
-    """Characters of a result that the model is told."""
 
 
 class RunActivities:

@@ -18,7 +18,8 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from ...canonical import scrub
 from ...errors import CommitlineError, ConfigurationError, ToolNotServed
-from ..app.agent import Agent, App
+from ..app.agent import Agent
+from ..app.app import App
 from ..app.tool import Tool
 
 log = structlog.get_logger("commitline")

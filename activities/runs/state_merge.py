@@ -21,8 +21,9 @@ import structlog
 from ...canonical import dumps, parse
 from ...identity import ActionKey, epoch_of, step_of
 from ...ledger import Action, Conversation
-from ..app.state import CallChanges, Changes, Dropped, Merged, State, merge
+from ..app.state import State, merge
 from ..contract.conversation import Message
+from ..contract.state_changes import CallChanges, Changes, Dropped, Merged
 from ..replies import call_reply as replies
 
 log = structlog.get_logger("commitline")

@@ -46,10 +46,11 @@ from ...ledger import (
     ThreadLedger,
     Turn,
 )
-from ..app.agent import AgentSpec, App
-from ..app.output_type import ACCEPTED, ASK_FOR_OUTPUT, FINAL_RESULT
+from ..app.app import App
 from ..contract.activity_failure import as_failure, not_started
 from ..contract.conversation import Completion, Message, RunResult, ToolResult, Usage
+from ..contract.final_result import ACCEPTED, FINAL_RESULT, OUTPUT_REQUEST
+from ..contract.spec import AgentSpec
 from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel, RecordTurn
 from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.heartbeat import beating
@@ -178,7 +179,7 @@ class TurnActivities:
         state = await self._state_after(found, request, messages, settled)
         messages = [*without_changes(messages), *state.notices]
         if not messages and spec.output_schema is not None:
-            messages.append(Message.user(ASK_FOR_OUTPUT))  # its run ended before it said so
+            messages.append(Message.user(OUTPUT_REQUEST))  # its run ended before it said so
         return RecordTurn(
             request.run_key,
             request.step,

@@ -20,7 +20,7 @@ from ...identity import ActionKey
 from ...ledger import Action, ActionFate, DueUndo, UndoLedger, UndoReport
 from ...ledger.codec import error_text
 from ...ledger.records import Effect, Purpose
-from ..app.agent import App
+from ..app.app import App
 from ..app.tool import Tool
 from ..contract.action_header import Origin
 from ..contract.activity_failure import as_failure

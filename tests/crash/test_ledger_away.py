@@ -20,10 +20,11 @@ import pytest
 
 from commitline import Agent, App, Effect, NotAttempted, ScriptedModel, ToolContext, tool
 from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.outcomes import RECORD_OUTCOME
+from commitline.activities.contract.runs import CLOSE_RUN, OPEN_RUN
 from commitline.activities.contract.turns import CALL_MODEL, RECORD_TURN
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
-from commitline.activities.runs.run import CLOSE_RUN, OPEN_RUN, RECORD_OUTCOME
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.errors import LedgerUnavailable, RunFailed

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 
 from commitline.activities.contract.conversation import Message
+from commitline.activities.contract.outcomes import RECORD_OUTCOME
 from commitline.activities.contract.turns import RECORD_TURN
-from commitline.activities.runs.run import RECORD_OUTCOME
 from commitline.canonical import Json, parse
 from commitline.testing.proxy import TcpProxy
 from commitline.tests.crash.stage import Played, Scene, Script, Stage, until

@@ -13,10 +13,11 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from commitline import App
+from commitline.activities.contract.outcomes import SettleTimedOut
+from commitline.activities.contract.reply import Reply
 from commitline.activities.contract.wire import pack, unpack
-from commitline.activities.replies.call_reply import Reply
 from commitline.activities.runs.relay import Relay
-from commitline.activities.runs.run import RunActivities, SettleTimedOut
+from commitline.activities.runs.run import RunActivities
 from commitline.errors import ApprovalRefused, ReopenRefused, RunNotRunning
 from commitline.identity import ActionKey, Position, RunKey, action_key, sub_run_key
 from commitline.ledger import (

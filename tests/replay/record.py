@@ -33,7 +33,7 @@ from commitline import (
     step,
     tool,
 )
-from commitline.activities.app.agent_tool import AgentTool
+from commitline.activities.app.agent import AgentTool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, call, say

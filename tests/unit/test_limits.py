@@ -12,7 +12,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from commitline import Agent, Effect, ScriptedModel, Tool, tool
-from commitline.activities.app.agent import AgentSpec
 from commitline.activities.contract.limits import (
     DEFAULTS,
     NO_LIMIT,
@@ -21,6 +20,7 @@ from commitline.activities.contract.limits import (
     RunLimits,
     resolve,
 )
+from commitline.activities.contract.spec import AgentSpec
 from commitline.activities.runs.run import _with_what_is_left
 from commitline.identity import RunKey
 from commitline.ledger import Run

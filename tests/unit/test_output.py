@@ -22,8 +22,9 @@ from pydantic import (
 )
 from typing_extensions import TypeAliasType, TypedDict
 
-from commitline.activities.app.output_type import FINAL_RESULT, OutputType, output_tool
+from commitline.activities.app.output_type import OutputType
 from commitline.activities.contract.conversation import Completion, RunResult, ToolCall, Usage
+from commitline.activities.contract.final_result import FINAL_RESULT, output_tool
 from commitline.canonical import dumps
 from commitline.errors import DefinitionError
 

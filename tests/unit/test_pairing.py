@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from commitline.activities.contract.conversation import Completion, Message, ToolCall, ToolResult
-from commitline.activities.replies import call_reply as replies
+from commitline.activities.contract.sizes import MAX_TURN
 from commitline.activities.replies.pairing import paired, results_from, unanswered
 from commitline.identity import Position, RunKey, action_key, position
 from commitline.ledger import Action, Effect, Outcome
@@ -173,7 +173,7 @@ def test_what_was_left_shares_the_room_that_a_message_has() -> None:
 
     found = results_from(actions, calls, step=0, epoch=0)
 
-    assert sum(len(one.content) for one in found) <= replies.MAX_TURN
+    assert sum(len(one.content) for one in found) <= MAX_TURN
     assert all(json.loads(one.content)["truncated"] for one in found)
     alone = results_from({Position("0.0"): actions[Position("0.0")]}, calls[:1], step=0, epoch=0)
     assert alone[0].content == large

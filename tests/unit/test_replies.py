@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from commitline.activities.contract.reply import Reply
 from commitline.activities.replies import call_reply as replies
-from commitline.activities.replies.call_reply import Reply
 from commitline.errors import IdempotencyKeyConflict, InvalidArguments
 from commitline.identity import ActionKey, RunKey
 from commitline.ledger import Action, Effect, Outcome

@@ -12,22 +12,13 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from commitline import Agent, Effect, Reducer, ScriptedModel, State, tool
-from commitline.activities.app.state import (
-    MAX_STATE,
-    CallChanges,
-    Changes,
-    Conflict,
-    Dropped,
-    GivenState,
-    StateCopy,
-    merge,
-    read_state,
-    share_of,
-)
+from commitline.activities.app.state import GivenState, StateCopy, merge, read_state
 from commitline.activities.contract.conversation import Message, ToolCall, ToolResult
+from commitline.activities.contract.outcomes import Unrecorded
+from commitline.activities.contract.sizes import MAX_STATE, changes_share
+from commitline.activities.contract.state_changes import CallChanges, Changes, Conflict, Dropped
 from commitline.activities.contract.wire import from_text, to_text
 from commitline.activities.replies import call_reply as replies
-from commitline.activities.replies.call_reply import Unrecorded
 from commitline.activities.replies.pairing import results_from
 from commitline.activities.runs.state_merge import changes_before, without_changes
 from commitline.canonical import Json, dumps, parse
@@ -228,8 +219,8 @@ def test_what_is_stored_and_does_not_fit_is_unusable_and_what_is_not_stored_has_
 
 
 def test_the_changes_of_all_calls_of_a_message_travel_together() -> None:
-    assert share_of(1) == MAX_STATE
-    assert share_of(100) * 100 <= 3 * MAX_STATE
+    assert changes_share(1) == MAX_STATE
+    assert changes_share(100) * 100 <= 3 * MAX_STATE
 
 
 class Required(State):

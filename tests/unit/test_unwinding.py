@@ -9,9 +9,9 @@ from temporalio import workflow
 
 from commitline.activities.contract.action_header import Origin
 from commitline.activities.contract.limits import CallLimits
+from commitline.activities.contract.reply import Reply
 from commitline.activities.contract.undo import UndoStep
 from commitline.activities.replies import call_reply as replies
-from commitline.activities.replies.call_reply import Reply
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.workflows import tool_calls as calls
 from commitline.workflows import undo as unwinding

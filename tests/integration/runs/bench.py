@@ -19,7 +19,8 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHistory
 
-from commitline.activities.app.agent import Agent, App
+from commitline.activities.app.agent import Agent
+from commitline.activities.app.app import App
 from commitline.activities.app.tool import Tool
 from commitline.activities.contract.conversation import Message, ToolResult
 from commitline.activities.contract.wire import from_text

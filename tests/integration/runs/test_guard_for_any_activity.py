@@ -24,7 +24,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker
 
-from commitline.activities.guard.calling import current_call
+from commitline.activities.app.tool_context import current_call
 from commitline.activities.guard.guarded_activity import GuardedActivity
 from commitline.activities.guard.interceptor import GuardInterceptor
 from commitline.canonical import digest

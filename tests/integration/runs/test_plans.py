@@ -22,8 +22,7 @@ from commitline import (
     step,
     tool,
 )
-from commitline.activities.app.plan import PlanInput
-from commitline.activities.contract.plans import PlannedStep
+from commitline.activities.contract.plans import PlanInput, PlannedStep
 from commitline.activities.contract.wire import pack
 from commitline.errors import (
     CommitlineError,

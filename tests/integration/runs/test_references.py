@@ -15,10 +15,10 @@ from temporalio.client import WorkflowHistory
 
 from commitline import Agent, App, Effect, Tool, tool
 from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.sizes import MAX_TURN
 from commitline.activities.contract.turns import CALL_MODEL
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
-from commitline.activities.replies.call_reply import MAX_TURN
 from commitline.errors import MaxStepsExceeded, ModelRejected
 from commitline.identity import Position, action_key
 

@@ -16,10 +16,10 @@ from temporalio.client import WorkflowExecutionStatus
 
 from commitline import Agent, App, Effect, StillInProgress, Tool, tool
 from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.runs import OPEN_RUN
 from commitline.activities.contract.turns import CALL_MODEL
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import ScriptedModel, call, say
-from commitline.activities.runs.run import OPEN_RUN
 from commitline.client import AgentClient
 from commitline.errors import Fenced, LedgerUnavailable, RunFailed, RunNotFound, RunNotRunning
 from commitline.identity import Position, RunKey

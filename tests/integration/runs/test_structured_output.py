@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from commitline import Agent, App, Effect, Tool, tool
-from commitline.activities.app.output_type import ACCEPTED, ASK_FOR_OUTPUT, FINAL_RESULT
 from commitline.activities.contract.conversation import Completion, Message
+from commitline.activities.contract.final_result import ACCEPTED, FINAL_RESULT, OUTPUT_REQUEST
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, ScriptedModel, call, say
 from commitline.errors import DefinitionError, OutputUnusable
@@ -175,7 +175,7 @@ async def test_a_text_instead_of_an_output_is_asked_for_it(bench: Bench) -> None
     ran = await bench.run(app)
 
     assert ran.result.data(Order).total == 49
-    assert [one.text for one in ran.messages if one.role == "user"] == ["go", ASK_FOR_OUTPUT]
+    assert [one.text for one in ran.messages if one.role == "user"] == ["go", OUTPUT_REQUEST]
 
 
 async def test_a_text_instead_of_an_output_is_no_reply_to_a_request(bench: Bench) -> None:
@@ -302,7 +302,7 @@ async def test_a_conversation_goes_on_after_an_output_and_after_one_that_failed(
 
     def answer(request: ModelRequest) -> Completion:
         asked = [one.text for one in request.messages if one.role == "user" and one.text]
-        fits = asked[-1] != "nonsense" and ASK_FOR_OUTPUT not in asked[-1:]
+        fits = asked[-1] != "nonsense" and OUTPUT_REQUEST not in asked[-1:]
         return hand_in({"id": asked[-1], "total": len(asked)}) if fits else hand_in({})
 
     model = Says(answer)

@@ -15,7 +15,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
 
 from commitline import Agent, App, Effect, Tool, ToolContext, tool
-from commitline.activities.app.agent_tool import AgentTool
+from commitline.activities.app.agent import AgentTool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, ScriptedModel, call, say

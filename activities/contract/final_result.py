@@ -1,0 +1,24 @@
+"""The tool by which a model hands in a structured output, and what it is told about it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ...canonical import dumps
+from .conversation import ToolDefinition
+
+FINAL_RESULT: Final = "final_result"
+
+
+ACCEPTED: Final = dumps("accepted")
+"""What the model is told of an output that fits."""
+
+
+OUTPUT_REQUEST: Final = (
+    f"[notice] Nothing was handed in yet. Give your final answer by calling {FINAL_RESULT}."
+)
+
+
+def output_tool(schema: dict[str, Any]) -> ToolDefinition:
+    """Return what the model is told of the way to hand its output in."""
+    return ToolDefinition(FINAL_RESULT, "Hand in the final answer, which ends the task.", schema)

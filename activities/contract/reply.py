@@ -1,0 +1,45 @@
+"""`Reply`: the answer to one call, as it goes through Temporal to the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .conversation import OutcomeStatus
+from .outcomes import Unrecorded
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question that ended an attempt: the run waits for its answer and calls again."""
+
+    number: int
+    message: str
+    wait_seconds: float
+    """How long at most; zero where the answer is there."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to one call, as it goes through Temporal to the model."""
+
+    status: OutcomeStatus
+    content: Any
+    """JSON data."""
+    action_key: str | None = None
+    """The row that answers for it, if it has one."""
+    existing: bool = False
+    """Another action had done it before; this one did not do it again."""
+    effect_possible: bool = True
+    """Whether the outside world may have changed."""
+    accepted: bool = False
+    """It is not done yet: the relay carries it out."""
+    partial: bool = False
+    """The result is too large to travel: the content says how it begins."""
+    unrecorded: Unrecorded | None = None
+    """How the call ended, where the ledger did not take it: the run records it before it goes
+    on, and tells what *stands*."""
+    changes: dict[str, Any] | None = None
+    """What it changed in the state (`state.Changes`); nothing, where it is another's receipt."""
+    asked: Asked | None = None
+    """What the tool asks a person; the call is not over."""
