@@ -4,19 +4,18 @@ The handful that an application needs; the rest is in the sub-packages. Names ar
 when they are first used, so that `commitline.ledger` alone needs neither Temporal nor a model.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from .exports import lazy
+
 if TYPE_CHECKING:
-    from .activities import (
+    from .activities.app import (
         NEVER_HAPPENED,
         Agent,
         App,
-        Model,
         NeverHappened,
         Plan,
         Reducer,
-        ScriptedModel,
         State,
         Tool,
         ToolContext,
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
         step,
         tool,
     )
+    from .activities.contract.conversation import Completion
+    from .activities.model import Model, ModelRequest, PydanticAIModel, ScriptedModel
     from .client import AgentClient
     from .errors import CommitlineError, NotAttempted, StillInProgress, ToolRefused
     from .handles.run import PlanHandle, RunHandle, RunStatus
@@ -39,13 +40,16 @@ __all__ = [
     "AgentClient",
     "App",
     "CommitlineError",
+    "Completion",
     "Effect",
     "Model",
+    "ModelRequest",
     "NeverHappened",
     "NotAttempted",
     "Plan",
     "PlanHandle",
     "PlanResult",
+    "PydanticAIModel",
     "Reducer",
     "RunHandle",
     "RunResult",
@@ -65,33 +69,39 @@ __all__ = [
 ]
 
 _HOMES = {
-    ".activities": (
-        "NEVER_HAPPENED",
-        "Agent",
-        "App",
-        "Model",
-        "NeverHappened",
-        "Reducer",
-        "Plan",
-        "ScriptedModel",
-        "State",
-        "Tool",
-        "ToolContext",
-        "result_of",
-        "step",
-        "tool",
-    ),
-    ".client": ("AgentClient",),
-    ".errors": ("CommitlineError", "NotAttempted", "StillInProgress", "ToolRefused"),
-    ".ledger": ("Action", "ActionLedger", "Effect", "intend"),
-    ".handles.run": ("PlanHandle", "RunHandle", "RunStatus"),
-    ".handles.thread": ("ThreadHandle", "ThreadMessage"),
-    ".workflows": ("PlanResult", "RunResult"),
+    "Action": ".ledger",
+    "ActionLedger": ".ledger",
+    "Agent": ".activities.app",
+    "AgentClient": ".client",
+    "App": ".activities.app",
+    "CommitlineError": ".errors",
+    "Completion": ".activities.contract.conversation",
+    "Effect": ".ledger",
+    "Model": ".activities.model",
+    "ModelRequest": ".activities.model",
+    "NEVER_HAPPENED": ".activities.app",
+    "NeverHappened": ".activities.app",
+    "NotAttempted": ".errors",
+    "Plan": ".activities.app",
+    "PlanHandle": ".handles.run",
+    "PlanResult": ".workflows",
+    "PydanticAIModel": ".activities.model",
+    "Reducer": ".activities.app",
+    "RunHandle": ".handles.run",
+    "RunResult": ".workflows",
+    "RunStatus": ".handles.run",
+    "ScriptedModel": ".activities.model",
+    "State": ".activities.app",
+    "StillInProgress": ".errors",
+    "ThreadHandle": ".handles.thread",
+    "ThreadMessage": ".handles.thread",
+    "Tool": ".activities.app",
+    "ToolContext": ".activities.app",
+    "ToolRefused": ".errors",
+    "intend": ".ledger",
+    "result_of": ".activities.app",
+    "step": ".activities.app",
+    "tool": ".activities.app",
 }
 
-
-def __getattr__(name: str) -> object:
-    for home, names in _HOMES.items():
-        if name in names:
-            return getattr(import_module(home, __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy(__name__, _HOMES)

@@ -35,7 +35,7 @@
     ├── ToolSignal              raised by a tool to say how far it got
     │   ├── NotAttempted           CL305  nothing was sent: try again
     │   └── StillInProgress        CL306  the downstream system is at work on it: ask again
-    ├── CannotAsk               CL235  ctx.interrupt, where nobody can be asked
+    ├── CannotInterrupt               CL235  ctx.interrupt, where nobody can be asked
     ├── DeadlineExceeded
     │   ├── ToolTimeout      NODE_TIMEOUT_002  one attempt of a tool took too long
     │   └── NodeTimeout      NODE_TIMEOUT_001  a call, with its retries, took too long
@@ -402,7 +402,7 @@ class StillInProgress(ToolSignal):
         """How long the provider asked us to wait, if it did."""
 
 
-class CannotAsk(CommitlineError):
+class CannotInterrupt(CommitlineError):
     """`ToolContext.interrupt` was called where nobody can be asked: see its message."""
 
     code = "CL235"

@@ -1,37 +1,13 @@
-"""What acts: tools and models, one activity each, behind one guard."""
+"""What acts: tools and models, one activity each, behind one guard.
 
-from .app.agent import Agent
-from .app.app import App
-from .app.plan import Plan, Step, result_of, step
-from .app.state import Reducer, State
-from .app.tool import NEVER_HAPPENED, NeverHappened, Tool, tool
-from .app.tool_context import ToolContext
-from .contract.conversation import Completion, Message, ToolCall, ToolDefinition, Usage
-from .model.model import Model, ModelRequest
-from .model.pydantic_ai_model import PydanticAIModel
-from .model.scripted_model import ScriptedModel
+    app/        what an application declares: tools, agents, state, plans
+    model/      a language model, and the adapters to providers
+    contract/   all that passes between workflows and activities
+    replies/    what the model reads of its calls
+    runner/     where tools run: an event loop, a thread, a process
+    guard/      one attempt at one call: claim, call, outcome
+    runs/       the activities that a worker registers, by subject
 
-__all__ = [
-    "NEVER_HAPPENED",
-    "Agent",
-    "App",
-    "Completion",
-    "Message",
-    "Model",
-    "ModelRequest",
-    "NeverHappened",
-    "Plan",
-    "PydanticAIModel",
-    "Reducer",
-    "ScriptedModel",
-    "State",
-    "Step",
-    "Tool",
-    "ToolCall",
-    "ToolContext",
-    "ToolDefinition",
-    "Usage",
-    "result_of",
-    "step",
-    "tool",
-]
+Nothing is imported here, so that workflow code, which needs ``contract`` and ``replies``, loads
+neither an application nor a database driver. An application imports from `commitline`.
+"""

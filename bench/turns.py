@@ -69,7 +69,7 @@ def receipt_of(order_id: str) -> dict[str, Any]:
 
 
 @dataclass
-class Ask:
+class LookUp:
     """One model request."""
 
     instructions: str
@@ -86,7 +86,7 @@ class Order:
 
 
 @activity.defn
-async def ask_model(given: Ask) -> dict[str, Any]:
+async def ask_model(given: LookUp) -> dict[str, Any]:
     """Answer the turn that the messages have come to."""
     turn = sum(message["role"] == "assistant" for message in given.messages)
     if turn == given.turns:
@@ -117,7 +117,7 @@ class ByHand:
         while True:
             answer = await workflow.execute_activity(
                 ask_model,
-                Ask(INSTRUCTIONS, messages, turns),
+                LookUp(INSTRUCTIONS, messages, turns),
                 start_to_close_timeout=timedelta(minutes=15),
             )
             messages.append(answer)

@@ -25,7 +25,7 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.contract.approvals import Decide
-from ..activities.contract.questions import Answered
+from ..activities.contract.questions import Answer
 from ..activities.contract.undo import UndoAgain
 from ..activities.contract.wire import from_text, pack, unpack
 from ..activities.model.model import over_limit
@@ -180,7 +180,7 @@ class AnyRun:
         """Undo a run that was about to end, in whichever way, as its stop asked for it."""
         ledger = await self._client.ledger()
         found = await ledger.get_run(run_key)
-        if found is None or found.unwound_at is not None:
+        if found is None or found.undo_ended_at is not None:
             return
         report = await ledger.undo.report(run_key)
         if report.state == "partly compensated":
@@ -405,7 +405,7 @@ class AnyRun:
             raise AnswerRefused(f"nothing was asked at {where} of the run {self.id!r}")
         by = storable(by)  # who is asked about is who is kept
         await self._client.check_authorized(by, asked)
-        said = Answered(run_key, asked.position, asked.number, by, text)
+        said = Answer(run_key, asked.position, asked.number, by, text)
         await self._tell(ANSWERED, said, late=AnswerRefused)
 
     async def status(self) -> RunStatus:
@@ -465,7 +465,7 @@ class AnyRun:
         return only
 
     async def _tell(
-        self, update: str, said: Decide | Answered, *, late: type[ApprovalRefused | AnswerRefused]
+        self, update: str, said: Decide | Answer, *, late: type[ApprovalRefused | AnswerRefused]
     ) -> None:
         """Have the run take down what a person said.
 

@@ -267,8 +267,8 @@ class ActionLedger(LedgerCalls):
         within an attempt, and never to be assumed from another one's answer.
 
         Returns:
-            `Dispatched`: call, then record. `Ask`: ask the downstream system, then record, or
-            `send_after_asking`. `AlreadyDone`: return the stored outcome. `Parked`: answer
+            `Dispatched`: call, then record. `LookUp`: ask the downstream system, then record, or
+            `send_after_lookup`. `AlreadyDone`: return the stored outcome. `Parked`: answer
             unknown. `Busy`: claim again later. `Intended`: answer that it is accepted.
 
         Raises:
@@ -285,7 +285,7 @@ class ActionLedger(LedgerCalls):
             raise_if_conflict(claim.action)
         return claim
 
-    async def send_after_asking(self, request: ActionRequest, claim: Dispatched) -> None:
+    async def send_after_lookup(self, request: ActionRequest, claim: Dispatched) -> None:
         """Commit that an action is sent which, as the downstream system says, never happened.
 
         Safe to repeat. Call the tool only after it has returned.
@@ -302,7 +302,7 @@ class ActionLedger(LedgerCalls):
                 run = await fetch(connection, "lock_run", run_key=request.run_key)
                 if run is None or not may_start(run, request):
                     raise RunNotRunning(f"the run {request.run_key} has ended")
-                sent = await fetch(connection, "send_after_asking", key=claim.key, **parameters)
+                sent = await fetch(connection, "send_after_lookup", key=claim.key, **parameters)
                 if sent is None:
                     raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")
 
@@ -460,11 +460,11 @@ class ActionLedger(LedgerCalls):
 
         async def work(connection: Connection) -> Sequence[Action]:
             at = {"run_key": run_key, "step": step}
-            cursor = await connection.execute(QUERIES["untold"], at)
+            cursor = await connection.execute(QUERIES["pending_notices"], at)
             found = [Action.from_row(row) for row in await cursor.fetchall()]
-            if any(action.told_step is None for action in found):
+            if any(action.notified_step is None for action in found):
                 keys = [action.key for action in found]
-                await connection.execute(QUERIES["mark_told"], {"keys": keys, "step": step})
+                await connection.execute(QUERIES["mark_notified"], {"keys": keys, "step": step})
             return found
 
         return await self._call(work)

@@ -113,7 +113,7 @@ def dispatched(
         settles_for=None if row.key == request.key else request.key,
         failures=row.failures,
         key_life=key_life(row) if taken_over else None,
-        can_ask=request.can_ask,
+        can_look_up=request.can_look_up,
         asked=asked,
     )
 
@@ -128,7 +128,7 @@ def dispatched_new(request: ActionRequest, attempt: Attempt) -> Dispatched:
         domain_key=request.domain_key,
         attempt=attempt,
         effect=request.effect,
-        can_ask=request.can_ask,
+        can_look_up=request.can_look_up,
     )
 
 

@@ -82,7 +82,7 @@ async def _claim_found(
         if own is not None:
             found = Action.from_row(own)
             verdict = judge_own(found, request, attempt)
-            asks = request.only_asks and verdict is Verdict.ASK
+            asks = request.lookup_only and verdict is Verdict.LOOK_UP
             if request.purpose == "relay" and not is_the_relays(run, found):
                 raise RunNotRunning(f"the run {request.run_key} goes on, and sees to it itself")
             if verdict in FORWARD and not asks and not may_start(run, request):

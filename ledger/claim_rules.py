@@ -64,7 +64,7 @@ class Dispatched:
     key_life: timedelta | None = None
     """How long the downstream system still remembers the key of a call that is sent again:
     the call must have ended by then. None is for ever."""
-    can_ask: bool = False
+    can_look_up: bool = False
     """Whether the claimant can ask the downstream system what became of it."""
     asked: tuple[Question, ...] = ()
     """What earlier attempts have asked a person, in order, with the answers."""
@@ -90,11 +90,11 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Ask:
+class LookUp:
     """Ask the downstream system whether it happened. Send only if it surely did not."""
 
     call: Dispatched
-    """What to ask about, and what to send after `ActionLedger.send_after_asking`."""
+    """What to ask about, and what to send after `ActionLedger.send_after_lookup`."""
     settles_in: timedelta
     """From when on "it never happened" counts; zero or less is now."""
 
@@ -133,7 +133,7 @@ class Intended:
     action: Action
 
 
-Claim: TypeAlias = Dispatched | Ask | AlreadyDone | Parked | Busy | Intended
+Claim: TypeAlias = Dispatched | LookUp | AlreadyDone | Parked | Busy | Intended
 
 
 class Verdict(Enum):
@@ -145,12 +145,12 @@ class Verdict(Enum):
     GO_ON = auto()
     DISPATCH = auto()
     TAKE_OVER = auto()
-    ASK = auto()
+    LOOK_UP = auto()
     PARK = auto()
     ACCEPT = auto()
 
 
-FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.ASK})
+FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.LOOK_UP})
 """The verdicts by which something is sent, now or later: only in a run that runs."""
 
 
@@ -193,26 +193,26 @@ def _is_anothers(found: Action, request: ActionRequest, attempt: Attempt) -> boo
 def _judge_attempt(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
     """Judge a dispatched row by who dispatched it: this attempt, an earlier or a later one."""
     if found.claim_token == attempt.token:
-        return Verdict.ASK if found.asking else Verdict.GO_ON
+        return Verdict.LOOK_UP if found.asking else Verdict.GO_ON
     assert found.attempt_at is not None, "agent_actions_dispatch_is_complete"
     if found.attempt_at >= attempt.started_at:
         raise Fenced(
             f"{found.key} is owned by the attempt of {found.attempt_at.isoformat()}; "
             f"this one began at {attempt.started_at.isoformat()}"
         )
-    return take_over(found, can_ask=request.can_ask, only_asks=request.only_asks)
+    return take_over(found, can_look_up=request.can_look_up, lookup_only=request.lookup_only)
 
 
-def take_over(found: Action, *, can_ask: bool, only_asks: bool = False) -> Verdict:
+def take_over(found: Action, *, can_look_up: bool, lookup_only: bool = False) -> Verdict:
     """Judge a dispatched row whose attempt is over, by the row's effect, not by newer code."""
-    if only_asks:
-        return Verdict.ASK if can_ask else Verdict.PARK
+    if lookup_only:
+        return Verdict.LOOK_UP if can_look_up else Verdict.PARK
     if found.effect is Effect.IDEMPOTENT and not key_forgotten(found):
         return Verdict.TAKE_OVER
     if found.effect is Effect.AT_MOST_ONCE:
         # Asking again about what the downstream system is at work on is no second effect.
         return Verdict.TAKE_OVER if found.in_progress else Verdict.PARK
-    return Verdict.ASK if can_ask else Verdict.PARK
+    return Verdict.LOOK_UP if can_look_up else Verdict.PARK
 
 
 def key_life(found: Action) -> timedelta | None:
@@ -239,10 +239,10 @@ def settles_in(found: Action, request: ActionRequest) -> timedelta:
     return last + request.settles_after - found.now
 
 
-def why_parked(found: Action, *, only_asks: bool = False) -> str:
+def why_parked(found: Action, *, lookup_only: bool = False) -> str:
     """Say why a row that `take_over` parks is not sent again."""
     lost = "an earlier attempt was lost after it was dispatched"
-    if only_asks:
+    if lookup_only:
         return f"{lost}, its run is over, and {found.tool} cannot be asked what became of it"
     if found.effect is Effect.IDEMPOTENT:
         return f"{lost}, and the downstream system remembers its key only for {found.key_ttl}"
@@ -276,7 +276,7 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
         return Verdict.DISPATCH  # its attempt sent nothing and is gone: somebody has to
     if holder.claimed_by == request.key:
         return _judge_attempt(holder, request, attempt)
-    return Verdict.WAIT if holder.leased else take_over(holder, can_ask=request.can_ask)
+    return Verdict.WAIT if holder.leased else take_over(holder, can_look_up=request.can_look_up)
 
 
 def judge_settlement(key: ActionKey, found: Action | None, word: Outcome) -> Action:

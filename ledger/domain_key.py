@@ -187,6 +187,6 @@ async def _is_sent(connection: Connection, holder: Action) -> bool:
     if run is None:
         return False
     if holder.position.startswith(UNDO_PREFIX):
-        return bool(run["state"] == "unwinding")
+        return bool(run["state"] == "undoing")
     relayed = holder.relayed and run["state"] == "ended" and run["stopped_at"] is None
     return run["state"] == "running" or relayed

@@ -12,7 +12,7 @@ from uuid import UUID
 from ..canonical import Json, dumps, parse
 from ..identity import ActionKey, Position, RunKey, action_key
 
-RunState = Literal["running", "stopping", "unwinding", "ended"]
+RunState = Literal["running", "stopping", "undoing", "ended"]
 ActionStatus = Literal["pending", "done"]
 OutcomeKind = Literal["ok", "error"]
 Purpose = Literal["forward", "undo", "settle", "relay"]
@@ -113,7 +113,7 @@ class ActionRequest:
     """How long the downstream system remembers a key; None is for ever."""
     thread_id: str | None = None
     """The conversation that it belongs to; the run's own if none is named."""
-    can_ask: bool = False
+    can_look_up: bool = False
     """Whether the claimant can ask the downstream system what became of a lost attempt."""
     settles_after: timedelta = timedelta(seconds=60)
     """How long after an attempt may have sent something its effect may still appear there."""
@@ -124,7 +124,7 @@ class ActionRequest:
     undoes_domain_key: str | None = None
     """The domain key of the action that it undoes, whichever holds that."""
     purpose: Purpose = "forward"
-    only_asks: bool = False
+    lookup_only: bool = False
     """Nothing is sent for it: what became of it is asked, or left to a person."""
     owner: str | None = None
     """The workflow that acts. In a sub-agent's run only the one that its parent started last may;
@@ -169,9 +169,9 @@ class Run:
     """The workflow that may act for it, where it is a sub-agent's; ``""`` is none."""
     compensate: bool
     """It was stopped, and what it did is to be undone."""
-    unwinding_at: datetime | None
+    undo_began_at: datetime | None
     """When undoing what it did began last."""
-    unwound_at: datetime | None
+    undo_ended_at: datetime | None
     """When that was through, with everything undone or a list of what stands."""
     gone_as: str | None
     """How its workflow ended, where the run could not say so itself."""
@@ -238,9 +238,9 @@ class Action:
     """The downstream system said that it is at work on this very request."""
     settled_at: datetime | None
     """When it became known, after it had been unknown."""
-    told_step: int | None
+    notified_step: int | None
     """The model turn that told the run so, where an older release did."""
-    told_version: int | None
+    notified_version: int | None
     """The version of the thread in which the model was told so."""
     compensator: str | None
     """The tool that undoes it."""

@@ -19,13 +19,13 @@ def may_start(run: Row, request: ActionRequest) -> bool:
         StaleThread: It was forked, and goes another way from an earlier turn on.
         Fenced: Another workflow carries it out by now.
     """
-    if request.only_asks:
+    if request.lookup_only:
         raise RunNotRunning(f"{request.key} is only asked about, and was never sent")
     match request.purpose:
         case "undo":
-            return run["state"] == "unwinding" or run["unwound_at"] is not None
+            return run["state"] == "undoing" or run["undo_ended_at"] is not None
         case "settle":
-            return bool(run["state"] == "unwinding")
+            return bool(run["state"] == "undoing")
         case "relay":
             # What was stopped is never driven forward.
             return run["state"] in ("running", "ended") and run["stopped_at"] is None
@@ -37,7 +37,7 @@ def _runs_forward(run: Row, request: ActionRequest) -> bool:
     older = run["epoch"] > epoch_of(request.position)
     if older and (step_of(request.position) or 0) >= run["fork_step"]:
         raise StaleThread(f"{request.key}: the run was forked, and goes another way")
-    if run["state"] in ("stopping", "unwinding"):
+    if run["state"] in ("stopping", "undoing"):
         raise RunNotRunning(
             f"the run {run['run_key']} is {run['state']}", stopping=run["state"] == "stopping"
         )

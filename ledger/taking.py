@@ -9,10 +9,10 @@ from .action_rows import attempt_parameters, dispatched
 from .calls import Connection, fetch, fetch_all
 from .claim_rules import (
     AlreadyDone,
-    Ask,
     Busy,
     Claim,
     Intended,
+    LookUp,
     Parked,
     Verdict,
     settles_in,
@@ -44,7 +44,7 @@ async def carry_out(
                 "park",
                 key=found.key,
                 token=None,
-                reason=why_parked(found, only_asks=request.only_asks),
+                reason=why_parked(found, lookup_only=request.lookup_only),
                 over=False,
                 failures=None,
             )
@@ -53,7 +53,7 @@ async def carry_out(
         case Verdict.GO_ON:
             asked = await _asked(connection, found)
             return dispatched(found, request, attempt, taken_over=found.tries > 1, asked=asked)
-        case Verdict.DISPATCH | Verdict.TAKE_OVER | Verdict.ASK:
+        case Verdict.DISPATCH | Verdict.TAKE_OVER | Verdict.LOOK_UP:
             return await _take(connection, verdict, found, request, attempt)
 
 
@@ -65,10 +65,10 @@ async def _take(
     attempt: Attempt,
 ) -> Claim:
     """Make the row this attempt's: to call, or to ask about it."""
-    asks = verdict is Verdict.ASK
+    asks = verdict is Verdict.LOOK_UP
     row = await fetch(
         connection,
-        "take_to_ask" if asks else "dispatch",
+        "take_to_look_up" if asks else "dispatch",
         key=found.key,
         claimed_by=request.key,
         **attempt_parameters(attempt),
@@ -82,7 +82,7 @@ async def _take(
         taken_over=verdict is not Verdict.DISPATCH,
         asked=await _asked(connection, found),
     )
-    return Ask(call, settles_in(taken, request)) if asks else call
+    return LookUp(call, settles_in(taken, request)) if asks else call
 
 
 async def _asked(connection: Connection, found: Action) -> tuple[Question, ...]:

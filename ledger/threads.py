@@ -285,7 +285,7 @@ class ThreadLedger(LedgerCalls):
                 ("get_thread_with_state", {"thread_id": thread_id, "version": None}),
                 ("get_messages", {"thread_id": thread_id}),
                 ("get_request", {"thread_id": thread_id, "request_id": request_id}),
-                ("untold_in_thread", {"thread_id": thread_id}),
+                ("pending_notices_in_thread", {"thread_id": thread_id}),
             )
             if not runs:
                 raise RunNotRunning(f"the run {run_key} is not in the ledger", known=False)
@@ -317,12 +317,12 @@ class ThreadLedger(LedgerCalls):
         _alive(thread_id, row)
         return NO_STATE if row is None or row["state"] is None else str(row["state"])
 
-    async def untold(self, thread_id: str) -> Sequence[Action]:
+    async def pending_notices(self, thread_id: str) -> Sequence[Action]:
         """Return what was settled since the conversation was told that it is unknown.
 
         It only reads: the commit that tells it marks it (`Turn.told`).
         """
-        rows = await self._all("untold_in_thread", thread_id=thread_id)
+        rows = await self._all("pending_notices_in_thread", thread_id=thread_id)
         return [Action.from_row(row) for row in rows]
 
     async def commit(self, turn: Turn) -> Committed:

@@ -70,7 +70,7 @@ class UndoLedger(LedgerCalls):
                 keys = [row["run_key"] for row in rows]
                 if not _to_be_undone(run, failed=failed, again=again, attempt_at=attempt_at):
                     return False
-                asked_for = again or run.compensate or run.state == "unwinding"
+                asked_for = again or run.compensate or run.state == "undoing"
                 if unless and not asked_for:
                     final = await fetch(
                         connection, "took_effect", run_keys=keys, tools=list(unless)
@@ -79,7 +79,7 @@ class UndoLedger(LedgerCalls):
                         return False
                 may = await fetch(connection, "may_undo", run_keys=keys, asked_for=asked_for)
                 # What has begun is brought to its end, even where nothing is left to undo.
-                if run.state != "unwinding" and (may is None or not may["found"]):
+                if run.state != "undoing" and (may is None or not may["found"]):
                     return False
                 await execute(connection, "begin_undo", run_keys=keys, why=storable(why))
                 return True
@@ -97,7 +97,7 @@ class UndoLedger(LedgerCalls):
         """
         run = await self._maybe("get_run", run_key=run_key)
         rows = await self._all("undo_rows", run_key=run_key)
-        since = run["unwinding_at"] if run is not None else None
+        since = run["undo_began_at"] if run is not None else None
         return due([Action.from_row(row) for row in rows], since=since, passed=passed)
 
     async def plan_one(self, action: Action) -> DueUndo | None:
@@ -109,7 +109,7 @@ class UndoLedger(LedgerCalls):
         rows = [
             Action.from_row(row) for row in await self._all("undo_rows", run_key=action.run_key)
         ]
-        since = run["unwinding_at"] if run is not None else None
+        since = run["undo_began_at"] if run is not None else None
         found = due([one for one in rows if action.key in (one.key, one.undoes)], since=since)
         return next((one for one in found if one.at is not None), None)
 
@@ -139,7 +139,7 @@ class UndoLedger(LedgerCalls):
             async with connection.transaction():
                 tree = await fetch_all(connection, "lock_tree", run_key=run_key)
                 keys = [row["run_key"] for row in tree]
-                since = tree[0]["unwinding_at"] if tree else None
+                since = tree[0]["undo_began_at"] if tree else None
                 if await _is_due(connection, run_key, since, passed):
                     return False
                 await execute(connection, "park_pending", run_keys=keys)
@@ -178,4 +178,4 @@ def _to_be_undone(run: Run, *, failed: bool, again: bool, attempt_at: datetime) 
         # Its parent's undo reaches it, also one that has begun: two would be at it. Unless its
         # own stop asked for it.
         return run.compensate
-    return again or run.state == "unwinding" or failed or run.compensate
+    return again or run.state == "undoing" or failed or run.compensate

@@ -414,9 +414,9 @@ async def _newest_of(ledger: ActionLedger, runs: Sequence[WorkflowExecution]) ->
 
 async def _undone(ledger: ActionLedger, run: Run | None) -> str | None:
     """Say in a word whether what a run did was taken back; None where nobody tried."""
-    if run is None or run.unwinding_at is None:
+    if run is None or run.undo_began_at is None:
         return None
-    if run.state == "unwinding":
+    if run.state == "undoing":
         return "under way"
     report = await ledger.undo.report(run.run_key)
     return {"nothing to undo": None, "compensated": "yes", "partly compensated": "partly"}[

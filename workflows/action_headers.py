@@ -30,7 +30,7 @@ from temporalio.worker import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.action_header import HEADER, Origin, requested_digest
+    from ..activities.contract.action_header import HEADER, ActionHeader, requested_digest
     from ..activities.contract.limits import CallLimits
     from ..activities.contract.spec import RESERVED_PREFIX
     from ..activities.contract.wire import pack, unpack
@@ -51,7 +51,7 @@ class Surroundings:
     """The conversation, where it is not the run's own."""
     content_limit: int | None = None
     """Characters of a result that travel."""
-    origin: Origin | None = None
+    header: ActionHeader | None = None
     """Of a call that is not the plan's: an undo, or what the relay sees to."""
     tries: int | None = None
     """How often a tool may fail a call; None is as often as the tool says."""
@@ -124,18 +124,18 @@ class _Outbound(WorkflowOutboundInterceptor):
         around = surroundings.get()
         is_tool = around.calls_tools and not input.activity.startswith(RESERVED_PREFIX)
         if input.activity in self._guarded or is_tool:
-            origin = around.origin or self._origin(input, around)
-            input.headers = {**input.headers, HEADER: origin.to_payload()}
+            header = around.header or self._header(input, around)
+            input.headers = {**input.headers, HEADER: header.to_payload()}
         return super().start_activity(input)
 
-    def _origin(self, input: StartActivityInput, around: Surroundings) -> Origin:
+    def _header(self, input: StartActivityInput, around: Surroundings) -> ActionHeader:
         position = self._position(input)
         limits = CallLimits.before_backstops(
             input.start_to_close_timeout, input.schedule_to_close_timeout
         )
         again = position in self._scheduled
         self._scheduled.add(position)
-        return Origin(
+        return ActionHeader(
             this_run(),
             position,
             requested_digest(workflow.payload_converter().to_payloads(input.args)),

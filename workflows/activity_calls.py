@@ -87,7 +87,7 @@ async def carry_out(
                 raise
 
 
-async def ask_ledger(activity: str, request: Any, summary: str) -> RawValue:
+async def call_ledger(activity: str, request: Any, summary: str) -> RawValue:
     """Run an activity that only talks to the ledger, until it answers."""
     answer: RawValue = await workflow.execute_activity(
         activity,

@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from ..canonical import scrub
     from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
     from .action_headers import this_run
-    from .activity_calls import ask_ledger, cancelled, failure, stop_here_if_cancelled
+    from .activity_calls import call_ledger, cancelled, failure, stop_here_if_cancelled
     from .base_run import RunFrame, handlers_finished, read_input
     from .progress import Progress
     from .run_input import AGENT_RUN, Carried, RunInput, Send, Sent, Task
@@ -200,7 +200,7 @@ class AgentRun(RunFrame):
     async def _open(self, given: RunInput) -> Turns:
         request = OpenRun(this_run(), given.agent, given.digest, given.limits, given.thread_id)
         summary = scrub(f"Open the run for {given.agent}", limit=150)
-        opened = raw_text(await ask_ledger(OPEN_RUN, request, summary))
+        opened = raw_text(await call_ledger(OPEN_RUN, request, summary))
         turns = Turns.opened(opened, given, self._progress)
         if given.carried is not None:
             self._take_up(given.carried)

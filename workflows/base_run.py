@@ -23,7 +23,7 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import STOPPING
     from ..activities.contract.approvals import DECIDE, Decide
-    from ..activities.contract.questions import ANSWER, Answered
+    from ..activities.contract.questions import ANSWER, Answer
     from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
     from ..activities.contract.turns import RUN_LOST
     from ..activities.contract.wire import pack, unpack
@@ -38,11 +38,11 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import parent_of
     from ..ledger.undo_rules import UndoReport
     from .action_headers import this_run
-    from .activity_calls import ask_ledger, cancelled, ended, failure, see_through
+    from .activity_calls import call_ledger, cancelled, ended, failure, see_through
     from .progress import Progress
     from .run_failure import run_failure
     from .tool_calls import Calls
-    from .undo import Unwinding, with_report, without_remedy
+    from .undo import Undo, with_report, without_remedy
 
 T = TypeVar("T")
 
@@ -83,11 +83,11 @@ class RunFrame:
 
     @workflow.update(name=ANSWERED)
     async def answer(self, raw: RawValue) -> RawValue:
-        """Take a person's answer (`Answered`) down in the ledger; then the call goes on.
+        """Take a person's answer (`Answer`) down in the ledger; then the call goes on.
 
         Safe to repeat: the first answer counts.
         """
-        said = unpack(Answered, raw)
+        said = unpack(Answer, raw)
         summary = scrub(f"{said.by} answers {said.position}", limit=150)
         number = await _taken_down(ANSWER, said, summary)
         if self._calls is not None:
@@ -96,7 +96,7 @@ class RunFrame:
 
     @answer.validator
     def _check_answer(self, raw: RawValue) -> None:
-        unpack(Answered, raw)
+        unpack(Answer, raw)
 
     @decide.validator
     def _check_decision(self, raw: RawValue) -> None:
@@ -120,7 +120,7 @@ class RunFrame:
         passed = not running.done() and not cancelled()
         if passed:
             await see_through(
-                ask_ledger(STOP_RUN, StopRun(this_run(), reason), "Stop: the deadline has passed")
+                call_ledger(STOP_RUN, StopRun(this_run(), reason), "Stop: the deadline has passed")
             )
             running.cancel()
         await see_through(ended(running))
@@ -136,7 +136,7 @@ class RunFrame:
         Args:
             error: How it ended.
             may_undo: Whether anything that it does can be taken back.
-            unless: As `Unwinding.run` takes it.
+            unless: As `Undo.run` takes it.
         """
         if may_undo:
             await self._unwind(error, unless)
@@ -156,13 +156,13 @@ class RunFrame:
         ):
             return
         why = "it was stopped" if stops else f"it failed: {_words(error)}"
-        unwinding = Unwinding(this_run(), self._progress)
+        unwinding = Undo(this_run(), self._progress)
         self._undone = await see_through(unwinding.run(why, failed=not stops, unless=unless))
 
     async def _close(self) -> None:
         if cancelled():
             self._show("stopping")
-        await see_through(ask_ledger(CLOSE_RUN, CloseRun(this_run()), "Close the run"))
+        await see_through(call_ledger(CLOSE_RUN, CloseRun(this_run()), "Close the run"))
 
     async def _told(self, error: BaseException) -> BaseException:
         """Return what the run ends with."""
@@ -194,10 +194,10 @@ def read_input(kind: type[T], raw: RawValue) -> T:
     return given
 
 
-async def _taken_down(activity: str, said: Decide | Answered, summary: str) -> RawValue:
+async def _taken_down(activity: str, said: Decide | Answer, summary: str) -> RawValue:
     """Have the ledger take down what a person said; return its answer."""
     try:
-        return await ask_ledger(activity, said, summary)
+        return await call_ledger(activity, said, summary)
     except ActivityError as err:
         raise run_failure(err) from err
 

@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import Position, position
     from ..ledger.records import Effect
     from .action_headers import Surroundings, surroundings, this_run
-    from .activity_calls import ask_ledger, failure, side_by_side, stop_here_if_cancelled
+    from .activity_calls import call_ledger, failure, side_by_side, stop_here_if_cancelled
     from .base_run import RunFrame, handlers_finished, read_input
     from .progress import Progress
     from .tool_calls import Calls
@@ -101,7 +101,7 @@ class PlanRun(RunFrame):
     async def _open(self, given: PlanInput) -> PlanSpec:
         request = OpenPlan(this_run(), given, given.digest)
         summary = scrub(f"Check the plan {given.name} and open its run", limit=150)
-        spec = unpack(PlanSpec, await ask_ledger(OPEN_PLAN, request, summary))
+        spec = unpack(PlanSpec, await call_ledger(OPEN_PLAN, request, summary))
         self._calls = Calls(
             heartbeat_seconds=spec.heartbeat_seconds, thread_id=None, progress=self._progress
         )

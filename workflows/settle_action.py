@@ -28,7 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.wire import raw_text, unpack
     from ..canonical import parse, scrub
     from ..identity import ActionKey
-    from .activity_calls import ask_ledger, look
+    from .activity_calls import call_ledger, look
     from .progress import Progress
     from .tool_calls import shown_state, step_reply
 
@@ -53,13 +53,13 @@ class SettleAction:
             failed = scrub(str(err.cause or err), limit=300)
         if failed:
             progress.state = f"failed: {failed}"
-        await ask_ledger(SETTLED, Settled(key, failed), "Is it settled?")
+        await call_ledger(SETTLED, Settled(key, failed), "Is it settled?")
         _show(progress)
 
     async def _see_to(self, key: ActionKey, progress: Progress) -> str:
         """Do what is to be done; return why it could not be, or nothing."""
         while True:
-            settling = unpack(Settling, await ask_ledger(LOOK_AT, key, "What is to be done?"))
+            settling = unpack(Settling, await call_ledger(LOOK_AT, key, "What is to be done?"))
             progress.state = settling.why or "at work"
             _show(progress)
             if settling.wait_seconds:
@@ -71,12 +71,12 @@ class SettleAction:
 
 
 async def _call(step: UndoStep, heartbeat_seconds: float, progress: Progress) -> str:
-    if step.origin is None:
+    if step.header is None:
         return step.problem
-    shown = progress.begin(step.origin.position, step.summary)
+    shown = progress.begin(step.header.position, step.summary)
     _show(progress)
     reply = await step_reply(
-        step, step.origin, heartbeat_seconds=heartbeat_seconds, afresh_at_most=_AFRESH
+        step, step.header, heartbeat_seconds=heartbeat_seconds, afresh_at_most=_AFRESH
     )
     shown.state = shown_state(reply)
     if reply.action_key is None:

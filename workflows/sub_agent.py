@@ -44,7 +44,7 @@ with workflow.unsafe.imports_passed_through():
     from ..errors import InvalidArguments, PlanDivergence
     from ..identity import Position
     from .action_headers import MEMO_RUN_KEY, this_run
-    from .activity_calls import ask_ledger, stop_here_if_cancelled
+    from .activity_calls import call_ledger, stop_here_if_cancelled
     from .run_input import AGENT_RUN, TASK_TIMEOUT, RunInput
 
 _STARTS: Final = 3
@@ -96,7 +96,7 @@ async def _carried_out(
     summary = scrub(f"Begin {begin.agent}, for the call at {begin.position}", limit=150)
     for start in range(_STARTS):
         stop_here_if_cancelled()
-        begun = unpack(BegunSubAgent, await ask_ledger(BEGIN_SUB_AGENT, begin, summary))
+        begun = unpack(BegunSubAgent, await call_ledger(BEGIN_SUB_AGENT, begin, summary))
         if begun.closed:
             return None
         started(begun.workflow_id)
@@ -128,7 +128,7 @@ async def _no_answer(begin: BeginSubAgent, reason: str) -> Reply:
     """Close the run of a child that gave no answer; return what is to be told of it."""
     end = EndSubAgent(begin.run_key, begin.position, reason)
     summary = scrub(f"Close the run of {begin.agent}, which gave no answer", limit=150)
-    return unpack(Reply, await ask_ledger(END_SUB_AGENT, end, summary))
+    return unpack(Reply, await call_ledger(END_SUB_AGENT, end, summary))
 
 
 def _reason(error: ChildWorkflowError) -> str:

@@ -15,7 +15,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.action_header import Origin
+    from ..activities.contract.action_header import ActionHeader
     from ..activities.contract.approvals import ADMIT, Admission, Admit
     from ..activities.contract.limits import CallLimits, RunLimits
     from ..activities.contract.outcomes import (
@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
         SettleTimedOut,
         Unrecorded,
     )
-    from ..activities.contract.questions import LOOK, Look, Looked
+    from ..activities.contract.questions import CHECK_QUESTION, CheckQuestion, QuestionState
     from ..activities.contract.reply import Asked, Reply
     from ..activities.contract.sizes import MAX_CONTENT
     from ..activities.contract.spec import ToolSpec
@@ -35,7 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import ActionKey, Position, action_key
     from ..ledger.records import Effect
     from .action_headers import Surroundings, surroundings, this_run
-    from .activity_calls import ask_ledger, carry_out, see_through, stop_here_if_cancelled
+    from .activity_calls import call_ledger, carry_out, see_through, stop_here_if_cancelled
     from .progress import CallProgress, CallState, Progress, summarise
     from .sub_agent import run_sub_agent
 
@@ -129,7 +129,7 @@ class Calls:
         )
         while True:
             stop_here_if_cancelled()
-            answer = await ask_ledger(ADMIT, request, scrub(f"May {name} be called?", limit=150))
+            answer = await call_ledger(ADMIT, request, scrub(f"May {name} be called?", limit=150))
             admission = unpack(Admission, answer)
             if admission.wait_seconds is None:
                 shown.state = "running"
@@ -189,9 +189,9 @@ class Calls:
             stop_here_if_cancelled()
             if question in self.answered:
                 break
-            request = Look(this_run(), at, asked.number, limit)
-            answer = await ask_ledger(LOOK, request, f"Has {at} got its answer?")
-            looked = unpack(Looked, answer)
+            request = CheckQuestion(this_run(), at, asked.number, limit)
+            answer = await call_ledger(CHECK_QUESTION, request, f"Has {at} got its answer?")
+            looked = unpack(QuestionState, answer)
             ended, wait = looked.reply, looked.wait_seconds or 0.0
         shown.state, shown.question = "running", ""
         self._show()
@@ -246,7 +246,7 @@ async def settled_reply(
             return replies.node_timed_out()
         given_up = SettleTimedOut(key, limit)
         settled = await see_through(
-            ask_ledger(SETTLE_TIMED_OUT, given_up, f"Settle {at}, which was given up")
+            call_ledger(SETTLE_TIMED_OUT, given_up, f"Settle {at}, which was given up")
         )
         reply = unpack(Reply, settled)
         if reply.action_key is not None:
@@ -254,23 +254,23 @@ async def settled_reply(
 
 
 async def step_reply(
-    step: UndoStep, origin: Origin, *, heartbeat_seconds: float, afresh_at_most: int
+    step: UndoStep, header: ActionHeader, *, heartbeat_seconds: float, afresh_at_most: int
 ) -> Reply:
     """Carry out a call that is not the plan's: of an undo, or of what the relay sees to.
 
     Args:
         step: The call.
-        origin: Its own; `UndoStep.origin`.
+        header: Its own; `UndoStep.header`.
         heartbeat_seconds: How soon a dead worker is noticed.
         afresh_at_most: As for `settled_reply`.
     """
-    surroundings.set(Surroundings(calls_tools=True, origin=origin))
+    surroundings.set(Surroundings(calls_tools=True, header=header))
     try:
         return await settled_reply(
             step.tool,
             pack_text(step.arguments),
-            at=origin.position,
-            key=action_key(origin.run_key, origin.position),
+            at=header.position,
+            key=action_key(header.run_key, header.position),
             limits=step.limits,
             heartbeat_seconds=heartbeat_seconds,
             summary=step.summary,
@@ -288,7 +288,7 @@ def content_share() -> int:
 async def _record(ended: Unrecorded) -> Reply:
     """Have an outcome recorded that its attempt could not; return the reply that stands."""
     return unpack(
-        Reply, await see_through(ask_ledger(RECORD_OUTCOME, ended, "Record how a call ended"))
+        Reply, await see_through(call_ledger(RECORD_OUTCOME, ended, "Record how a call ended"))
     )
 
 

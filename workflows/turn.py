@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
     from ..activities.contract.sizes import changes_share, result_share
     from ..activities.contract.spec import AgentSpec
-    from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel
+    from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, TurnResult
     from ..activities.contract.wire import from_plain, pack_text, to_text, unpack
     from ..activities.replies import call_reply as replies
     from ..activities.runs.earlier_runs import RECORD_COMPLETION, RecordCompletion
@@ -34,7 +34,7 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import position
     from .action_headers import Surroundings, surroundings, this_run
     from .activity_calls import (
-        ask_ledger,
+        call_ledger,
         carry_out,
         failure,
         see_through,
@@ -128,7 +128,7 @@ class Turns:
         self.step += 1
         return result
 
-    def _result(self, task: Task, answer: Answer) -> RunResult | None:
+    def _result(self, task: Task, answer: TurnResult) -> RunResult | None:
         completion = answer.completion
         if not self.spec.ends_with(completion):
             return None
@@ -149,7 +149,7 @@ class Turns:
         self._show(f"step {self.step + 1}: {len(completion.calls)} calls")
         self.fresh.append(Message.tool(await self._run_calls(completion.calls)))
 
-    async def _ask(self, task: Task) -> Answer:
+    async def _ask(self, task: Task) -> TurnResult:
         given = CallModel(this_run(), self.step, messages=self.fresh)
         if self.version is None:
             given = replace(given, spec=self.spec)
@@ -174,7 +174,7 @@ class Turns:
                 raise
             run = self._given
             again = OpenRun(this_run(), run.agent, run.digest, run.limits, run.thread_id, self.spec)
-            await ask_ledger(OPEN_RUN, again, "Open the run again, which the ledger has lost")
+            await call_ledger(OPEN_RUN, again, "Open the run again, which the ledger has lost")
             raw = await self._carry_out_turn(request)
         if raw is None:
             raise failure(NodeTimeout(f"turn {self.step + 1}: the model's attempts were lost"))
@@ -190,7 +190,7 @@ class Turns:
             summary=scrub(f"Ask {self.spec.model}, turn {self.step + 1}", limit=150),
         )
 
-    async def _recorded(self, raw: RawValue) -> Answer:
+    async def _recorded(self, raw: RawValue) -> TurnResult:
         """Return the answer that is on record; have it recorded, if its attempt could not."""
         summary = "Record what the model answered"
         if self.version is None:
@@ -199,14 +199,14 @@ class Turns:
                 known = RecordCompletion(
                     this_run(), self.step, replace(completion, unrecorded=False)
                 )
-                stands = await see_through(ask_ledger(RECORD_COMPLETION, known, summary))
+                stands = await see_through(call_ledger(RECORD_COMPLETION, known, summary))
                 completion = unpack(Completion, stands)
-            return Answer(completion, version=0)
-        answer = unpack(Answer, raw)
+            return TurnResult(completion, version=0)
+        answer = unpack(TurnResult, raw)
         if answer.unrecorded is None:
             return answer
         return unpack(
-            Answer, await see_through(ask_ledger(RECORD_TURN, answer.unrecorded, summary))
+            TurnResult, await see_through(call_ledger(RECORD_TURN, answer.unrecorded, summary))
         )
 
     async def _run_calls(self, calls: list[ToolCall]) -> list[ToolResult]:

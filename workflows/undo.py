@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from ..canonical import scrub
     from ..identity import ActionKey, RunKey, split_action_key
     from ..ledger.undo_rules import UndoReport
-    from .activity_calls import ask_ledger
+    from .activity_calls import call_ledger
     from .progress import Progress
     from .tool_calls import shown_state, step_reply
 
@@ -50,7 +50,7 @@ _REASONS_AT_MOST: Final = 200
 """How many reasons travel to the report, which tells of no more actions."""
 
 
-class Unwinding:
+class Undo:
     """Takes back what one run, and the runs of its sub-agents, did.
 
     Args:
@@ -79,14 +79,14 @@ class Unwinding:
                 or may have.
         """
         begin = BeginUndo(self._run_key, scrub(why, limit=1_000), failed, again, list(unless))
-        if not unpack(bool, await ask_ledger(BEGIN_UNDO, begin, "Is what it did to be undone?")):
+        if not unpack(bool, await call_ledger(BEGIN_UNDO, begin, "Is what it did to be undone?")):
             return None
         self._show("undoing what it did")
         while True:
             await self._take_steps()
             finish = FinishUndo(self._run_key, self._passed, self._reasons)
             outcome = unpack(
-                UndoOutcome, await ask_ledger(FINISH_UNDO, finish, "Say what is undone")
+                UndoOutcome, await call_ledger(FINISH_UNDO, finish, "Say what is undone")
             )
             if outcome.finished:
                 if outcome.report is not None:
@@ -96,7 +96,7 @@ class Unwinding:
     async def _take_steps(self) -> None:
         while True:
             asked = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
-            plan = unpack(UndoPlan, await ask_ledger(PLAN_UNDO, asked, "What is to be undone?"))
+            plan = unpack(UndoPlan, await call_ledger(PLAN_UNDO, asked, "What is to be undone?"))
             lacking = {step.tool for step in plan.steps if step.lacking}
             if plan.sought:
                 self._unserved |= lacking
@@ -111,15 +111,15 @@ class Unwinding:
 
     async def _take(self, step: UndoStep, heartbeat_seconds: float) -> None:
         """Take one step; what cannot be done is passed by, and said."""
-        if step.origin is None:
+        if step.header is None:
             self._pass(step, step.problem)
             return
-        shown = self._progress.begin(step.origin.position, step.summary)
+        shown = self._progress.begin(step.header.position, step.summary)
         self._show(self._progress.state)
         try:
             reply = await step_reply(
                 step,
-                step.origin,
+                step.header,
                 heartbeat_seconds=heartbeat_seconds,
                 afresh_at_most=_AFRESH_AT_MOST,
             )
@@ -129,8 +129,8 @@ class Unwinding:
             shown.state = "error"
         else:
             shown.state = shown_state(reply)
-            if step.origin.undoes is not None and reply.status == "ok":
-                self._show_undone(step.origin.undoes)
+            if step.header.undoes is not None and reply.status == "ok":
+                self._show_undone(step.header.undoes)
             if reply.action_key is None:
                 self._pass(step, str(reply.content))
         self._show(self._progress.state)

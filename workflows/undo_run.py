@@ -19,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from .activity_calls import see_through
     from .progress import Progress
     from .run_failure import run_failure
-    from .undo import Unwinding
+    from .undo import Undo
 
 UNDO_RUN: Final = "UndoRun"
 
@@ -33,7 +33,7 @@ class UndoRun:
         """Undo it; input `UndoAgain`, result `UndoReport`, both as JSON."""
         given = unpack(UndoAgain, raw)
         progress = Progress(agent="undo", prompt=given.run_key)
-        unwinding = Unwinding(given.run_key, progress)
+        unwinding = Undo(given.run_key, progress)
         try:
             report = await see_through(unwinding.run(given.why, failed=False, again=True))
         except ActivityError as err:

@@ -1,1 +1,26 @@
 """What an application declares: tools, agents, state, plans, and the app that has them."""
+
+from .agent import Agent, AgentTool
+from .app import App
+from .plan import Plan, Step, result_of, step
+from .state import Reducer, State
+from .tool import NEVER_HAPPENED, NeverHappened, Tool, tool
+from .tool_context import ToolContext, Undoes
+
+__all__ = [
+    "NEVER_HAPPENED",
+    "Agent",
+    "AgentTool",
+    "App",
+    "NeverHappened",
+    "Plan",
+    "Reducer",
+    "State",
+    "Step",
+    "Tool",
+    "ToolContext",
+    "Undoes",
+    "result_of",
+    "step",
+    "tool",
+]

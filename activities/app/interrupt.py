@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ...canonical import dumps, parse, scrub
-from ...errors import CannotAsk
+from ...errors import CannotInterrupt
 from ...ledger.question_rules import Question
 
 _MESSAGE: Final = 1_000
@@ -75,7 +75,7 @@ class Asking:
 def ask_person(asking: Asking | None, payload: Any, message: str) -> Coroutine[Any, Any, Any]:
     """Ask, where somebody can be asked; see `ToolContext.interrupt`."""
     if asking is None:
-        raise CannotAsk(
+        raise CannotInterrupt(
             "nobody can be asked here: only a tool of an agent's run can ask, not one that is "
             "called by itself, that runs in a process of its own, or an activity of another "
             "workflow"
@@ -83,7 +83,7 @@ def ask_person(asking: Asking | None, payload: Any, message: str) -> Coroutine[A
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        raise CannotAsk(
+        raise CannotInterrupt(
             "a plain function, or a thread, cannot ask: make the tool `async def`, and await it"
         ) from None
     return asking.ask(payload, message)

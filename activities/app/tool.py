@@ -106,7 +106,7 @@ class Tool:
             return True
 
     @property
-    def may_ask(self) -> bool:
+    def may_interrupt(self) -> bool:
         """Whether a call of it can ask a person midway."""
         return self.context_parameter is not None and self.isolation == "none"
 

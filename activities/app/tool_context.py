@@ -62,7 +62,7 @@ class ToolContext:
             message: The question in words, 1,000 characters at most.
 
         Raises:
-            CannotAsk: Outside an agent's run, in a plain function, or in a process of its own.
+            CannotInterrupt: Outside an agent's run, in a plain function, or in another process.
             UnrepresentableValue: The payload has no JSON form.
         """
         return ask_person(self.asking, payload, message)

@@ -25,7 +25,7 @@ HEADER: Final = "commitline-action"
 
 
 @dataclass(frozen=True)
-class Origin:
+class ActionHeader:
     """The run and position of a call, and the digest of its arguments in the plan."""
 
     run_key: RunKey
@@ -42,7 +42,7 @@ class Origin:
     content_limit: int | None = None
     """Characters of the result that the model is told; None is the default."""
     purpose: Purpose = "forward"
-    only_asks: bool = False
+    lookup_only: bool = False
     """Nothing is sent: what became of it is asked, or left to a person."""
     undoes: ActionKey | None = None
     """The action that this one undoes."""
@@ -58,7 +58,7 @@ class Origin:
         return pack(self).payload
 
     @classmethod
-    def read(cls, headers: Mapping[str, Payload], *, activity: str) -> Origin:
+    def read(cls, headers: Mapping[str, Payload], *, activity: str) -> ActionHeader:
         """Read the header.
 
         Raises:
@@ -89,7 +89,7 @@ def first_of_all(run_key: RunKey) -> bool:
 
     That is a first attempt in the run's first execution: a reset and a retry of the workflow
     run in another one. An attempt that an operator reset counts as first again, and so does
-    what the workflow starts afresh (`Origin.again`).
+    what the workflow starts afresh (`ActionHeader.again`).
     """
     info = temporal_activity.info()
     return info.attempt == 1 and run_key.endswith(f"/{info.workflow_run_id}")

@@ -9,12 +9,12 @@ from ...identity import Position, RunKey
 from .reply import Reply
 from .sizes import MAX_CONTENT
 
-LOOK: Final = "commitline.look_for_answer"
+CHECK_QUESTION: Final = "commitline.check_question"
 ANSWER: Final = "commitline.answer"
 
 
 @dataclass(frozen=True)
-class Look:
+class CheckQuestion:
     """A question that may have been answered, or have expired."""
 
     run_key: RunKey
@@ -25,7 +25,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Looked:
+class QuestionState:
     """What became of it. Neither: the call is made again."""
 
     reply: Reply | None = None
@@ -35,7 +35,7 @@ class Looked:
 
 
 @dataclass(frozen=True)
-class Answered:
+class Answer:
     """A person's answer."""
 
     run_key: RunKey

@@ -37,7 +37,7 @@ class CallModel:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TurnResult:
     """A model turn that stands, or one that the ledger could not take yet."""
 
     completion: Completion

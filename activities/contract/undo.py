@@ -7,7 +7,7 @@ from typing import Final
 
 from ...identity import ActionKey, RunKey
 from ...ledger.undo_rules import UndoReport
-from .action_header import Origin
+from .action_header import ActionHeader
 from .limits import CallLimits
 
 BEGIN_UNDO: Final = "commitline.begin_undo"
@@ -66,7 +66,7 @@ class UndoStep:
     """JSON text."""
     limits: CallLimits = field(default_factory=lambda: CallLimits(None, None))
     summary: str = ""
-    origin: Origin | None = None
+    header: ActionHeader | None = None
     problem: str = ""
     """Why it cannot be done."""
     lacking: bool = False

@@ -24,9 +24,9 @@ from ...ledger import (
     Action,
     ActionLedger,
     AlreadyDone,
-    Ask,
     Dispatched,
     Intended,
+    LookUp,
     Outcome,
     Parked,
     Question,
@@ -35,7 +35,7 @@ from ..app.tool import NEVER_HAPPENED
 from ..contract.activity_failure import again
 from ..contract.outcomes import Unrecorded
 from ..contract.tool_failure import Failure, Kind
-from ..runner.bounded_call import LeftBehind, Returned
+from ..runner.bounded_call import Abandoned, Returned
 from .aftermath import Aftermath
 from .calling import Calling, Invoke
 from .claiming import Claiming
@@ -85,7 +85,7 @@ class ActionCall:
                 return self._guarded.reply_refused(err, self._request.key)
             if isinstance(claim, AlreadyDone | Parked | Intended):
                 return self._tell_found(claim)
-            if isinstance(claim, Ask):
+            if isinstance(claim, LookUp):
                 row, ended = claim.call, await self._ask(claim)
             else:
                 row, ended = claim, await self._make(claim)
@@ -122,15 +122,15 @@ class ActionCall:
             return await self._recording.returned(claim, end.how)
         if asks(end):
             return await self._pausing.pause(end, context, claim)
-        left_behind = isinstance(end.how, LeftBehind)
+        abandoned = isinstance(end.how, Abandoned)
         if end.stopped_by == "caller":
-            return await self._aftermath.stopped(claim, over=not left_behind)
+            return await self._aftermath.stopped(claim, over=not abandoned)
         failure = self._calling.failure(end)
-        return await self._aftermath.failed(claim, failure, left_behind=left_behind)
+        return await self._aftermath.failed(claim, failure, abandoned=abandoned)
 
     # --- asking downstream ----------------------------------------------------------------
 
-    async def _ask(self, claim: Ask) -> Ended:
+    async def _ask(self, claim: LookUp) -> Ended:
         """Ask whether an earlier attempt had its effect; call only if it surely had none."""
         call = claim.call
         context = self._calling.context(call.key, call.idempotency_key, taken_over=True)
@@ -146,7 +146,7 @@ class ActionCall:
         self._call.log.info("ledger.action_found", action_key=call.key)
         return await self._recording.record(call, self._guarded.encode(end.how.value))
 
-    async def _not_found(self, claim: Ask) -> Ended:
+    async def _not_found(self, claim: LookUp) -> Ended:
         """Call what never happened; ask again where an attempt may still be on its way there."""
         call = claim.call
         left = claim.settles_in - timedelta(seconds=self._claiming.spent())
@@ -155,11 +155,11 @@ class ActionCall:
             failure = Failure(Kind.TRANSIENT, "NotFoundYet", told)
             delay = min(left + timedelta(seconds=0.1), _ASK_AGAIN)
             return await self._ask_again(call, failure, delay)
-        if self._request.only_asks or call.failures >= self._call.tries:
+        if self._request.lookup_only or call.failures >= self._call.tries:
             told = f"tried {call.failures} times, and it never happened, as was asked"
             return await self._recording.record(call, _never(told))
         self._call.log.info("ledger.action_never_happened", action_key=call.key)
-        never = await self._claiming.send_after_asking(call)
+        never = await self._claiming.send_after_lookup(call)
         return await self._make(never, made_before=True)
 
     async def _ask_again(self, call: Dispatched, failure: Failure, delay: timedelta) -> Ended:
@@ -174,7 +174,7 @@ class ActionCall:
         if isinstance(ended, Unrecorded):
             return self._guarded.reply_unrecorded(ended)
         if isinstance(ended, Outcome):
-            limit = self._call.origin.content_limit
+            limit = self._call.header.content_limit
             return self._guarded.reply_done(key, ended, None, limit)
         if isinstance(ended, Question):
             return self._guarded.reply_asked(ended)
@@ -198,7 +198,7 @@ class ActionCall:
         )
         assert action.recorded is not None, "agent_actions_done_is_complete"
         return self._guarded.reply_done(
-            action.key, action.recorded, action.duplicate_of, self._call.origin.content_limit
+            action.key, action.recorded, action.duplicate_of, self._call.header.content_limit
         )
 
     def _tell_unknown(self, action: Action) -> Any:
@@ -211,7 +211,7 @@ class ActionCall:
         self._call.log.info("ledger.action_intended", action_key=action.key, state=action.state)
         conversation = self._request.thread_id
         ours = conversation is not None and action.thread_id == conversation
-        own = ours or action.run_key == self._call.origin.run_key
+        own = ours or action.run_key == self._call.header.run_key
         return self._guarded.reply_accepted(action, own=own)
 
 

@@ -66,18 +66,18 @@ class Aftermath:
         # Earlier attempts may have sent something, and there is no time to find out.
         return await self._recording.park(claim, self._no_time(claim), over=False)
 
-    async def failed(self, claim: Dispatched, failure: Failure, *, left_behind: bool) -> Ended:
+    async def failed(self, claim: Dispatched, failure: Failure, *, abandoned: bool) -> Ended:
         """Try again, or record what a call that failed leaves: no effect, or that it is unknown."""
-        retry = await self._try_again(claim, failure, left_behind=left_behind)
+        retry = await self._try_again(claim, failure, abandoned=abandoned)
         if retry is not None:
             raise retry
-        if failure.kind is Kind.NOT_ATTEMPTED and self._call.origin.purpose == "relay":
+        if failure.kind is Kind.NOT_ATTEMPTED and self._call.header.purpose == "relay":
             return await self._leave_unsent(claim, failure)
         if failure.kind in (Kind.REFUSED, Kind.NOT_ATTEMPTED) and not claim.taken_over:
             return await self._recording.record(claim, failure.without_effect)
         why = self._why_unknown(claim, failure)
         failed = claim.failures + (failure.kind is not Kind.IN_PROGRESS)
-        return await self._recording.park(claim, why, over=not left_behind, failures=failed)
+        return await self._recording.park(claim, why, over=not abandoned, failures=failed)
 
     async def stopped(self, claim: Dispatched, *, over: bool) -> Ended:
         """Leave the row so that somebody finds out: a person, or the next attempt."""
@@ -95,7 +95,7 @@ class Aftermath:
         return parked
 
     async def _try_again(
-        self, claim: Dispatched, failure: Failure, *, left_behind: bool
+        self, claim: Dispatched, failure: Failure, *, abandoned: bool
     ) -> ApplicationError | None:
         """Return the failure that Temporal retries, where the table says "again"."""
         in_progress = failure.kind is Kind.IN_PROGRESS
@@ -107,7 +107,7 @@ class Aftermath:
         if not (in_progress or not_attempted or repeatable) or not time_for(self._call, delay):
             return None
         # Not while its tool goes on: "it never happened" would be said too soon.
-        asks = claim.effect is Effect.LOOKUP and repeatable and claim.can_ask and not left_behind
+        asks = claim.effect is Effect.LOOKUP and repeatable and claim.can_look_up and not abandoned
         if failed >= self._call.tries and not (in_progress or asks):
             return None
         retry = again(failure.type, failure.told, delay=delay)
@@ -116,7 +116,7 @@ class Aftermath:
         if not_attempted and claim.effect is Effect.AT_MOST_ONCE:
             return None  # the next attempt could not tell it from one that was lost
         # A lost attempt before this one may still send, until its own time is up.
-        over = not left_behind and not claim.taken_over
+        over = not abandoned and not claim.taken_over
         await self._count_failed(claim, in_progress=in_progress, over=over)
         return retry
 
@@ -152,7 +152,7 @@ class Aftermath:
 
     async def _overtaken(self) -> bool:
         """Whether another workflow carries this sub-agent's run out by now."""
-        run_key = self._call.origin.run_key
+        run_key = self._call.header.run_key
         if parent_of(run_key) is None:
             return False
         with suppress(LedgerUnavailable):

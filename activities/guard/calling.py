@@ -21,7 +21,7 @@ from ..app.interrupt import Asking
 from ..app.state import current_state
 from ..app.tool_context import ToolContext, current_call
 from ..contract.tool_failure import Failure, Kind
-from ..runner.bounded_call import End, LeftBehind, OnLate, Raised, call_within, ignore
+from ..runner.bounded_call import Abandoned, End, OnLate, Raised, call_within, ignore
 from ..runner.clock import now
 from ..runner.tool_runner import raise_tamed
 from .incoming_call import IncomingCall
@@ -82,7 +82,7 @@ class Calling:
     ) -> ToolContext:
         """Return what the tool may know of its call, which begins now."""
         run, position = split_action_key(key)
-        may_ask = self._guarded.may_ask and self._call.origin.purpose == "forward"
+        may_interrupt = self._guarded.may_interrupt and self._call.header.purpose == "forward"
         return ToolContext(
             idempotency_key=idempotency_key,
             action_key=key,
@@ -92,7 +92,7 @@ class Calling:
             taken_over=taken_over,
             seconds_left=self.seconds_left(None),
             undoes=self._prepared.undoes,
-            asking=Asking(asked) if may_ask else None,
+            asking=Asking(asked) if may_interrupt else None,
         )
 
     def seconds_left(self, key_life: timedelta | None) -> float | None:
@@ -161,7 +161,7 @@ class Calling:
             self._call.log.warning(
                 "tool.timed_out",
                 seconds=self._call.limits.nearest,
-                left_behind=isinstance(end.how, LeftBehind),
+                abandoned=isinstance(end.how, Abandoned),
             )
         elif asks(end):
             pass  # the tool is well

@@ -25,12 +25,12 @@ from ...ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Ask,
     Attempt,
     Busy,
     Claim,
     Dispatched,
     Intended,
+    LookUp,
     Parked,
 )
 from ..runner.bounded_call import see_through
@@ -51,7 +51,7 @@ is not taken from the tool; the row says that the attempt may send for so much l
 _BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """How long a claim waits, time after time, for another action that is at work on its key."""
 
-Claimed: TypeAlias = Dispatched | Ask | AlreadyDone | Parked | Intended
+Claimed: TypeAlias = Dispatched | LookUp | AlreadyDone | Parked | Intended
 """What a claim ends with: never that somebody else is at it now."""
 
 
@@ -98,7 +98,7 @@ class Claiming:
             await self.hand_back(self._request)
             raise
         crash_point("after_claim", tool=self._request.tool)
-        call = claim.call if isinstance(claim, Ask) else claim
+        call = claim.call if isinstance(claim, LookUp) else claim
         if isinstance(call, Dispatched) and call.taken_over:
             count("commitline_takeovers", call.tool)
             self._call.log.info("ledger.action_taken_over", action_key=call.key)
@@ -117,10 +117,10 @@ class Claiming:
             await self._open_run()
             return await self._ledger.claim(self._request, self._attempt)
 
-    async def send_after_asking(self, call: Dispatched) -> Dispatched:
+    async def send_after_lookup(self, call: Dispatched) -> Dispatched:
         """Turn a claim to ask into one to call: what it asked about surely never happened."""
         self._asked_at = now()
-        await self._ledger.send_after_asking(self._request, call)
+        await self._ledger.send_after_lookup(self._request, call)
         self._claimed_at = now()
         return replace(call, taken_over=False, key_life=None)
 
@@ -162,7 +162,7 @@ class Claiming:
         """Register a run that no activity of ours has opened (or that a failover lost)."""
         info = activity.info()
         await self._ledger.open_run(
-            run_key=self._call.origin.run_key,
+            run_key=self._call.header.run_key,
             workflow_id=info.workflow_id or "",
             agent=info.workflow_type or "",
             input_digest="",

@@ -16,7 +16,7 @@ from ...errors import ActionError, IdempotencyKeyConflict
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
 from ..app.state import GivenState
 from ..app.tool_context import ToolContext
-from ..contract.action_header import Origin
+from ..contract.action_header import ActionHeader
 from ..contract.limits import CallLimits
 from ..contract.outcomes import Unrecorded
 from ..contract.tool_failure import Failure
@@ -41,7 +41,7 @@ class Guarded(Protocol):
         ...
 
     @property
-    def can_ask(self) -> bool:
+    def can_look_up(self) -> bool:
         """Whether the downstream system can be asked what became of a call."""
         ...
 
@@ -65,7 +65,7 @@ class Guarded(Protocol):
         ...
 
     @property
-    def may_ask(self) -> bool:
+    def may_interrupt(self) -> bool:
         """Whether it can ask a person midway."""
         ...
 
@@ -74,7 +74,7 @@ class Guarded(Protocol):
         """How long such a question waits; None is for ever."""
         ...
 
-    def limits(self, origin: Origin) -> CallLimits:
+    def limits(self, header: ActionHeader) -> CallLimits:
         """Return what the running attempt may take."""
         ...
 
@@ -82,7 +82,7 @@ class Guarded(Protocol):
         """Say what an exception of it means."""
         ...
 
-    def prepare(self, args: Sequence[Any], origin: Origin) -> ActionRequest:
+    def prepare(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
         """Validate and fix the arguments. Raises ActionError: told, and nothing is written."""
         ...
 

@@ -37,7 +37,7 @@ from ...ledger.codec import error_text
 from ..app.state import GivenState
 from ..app.tool import exceptions
 from ..app.tool_context import ToolContext
-from ..contract.action_header import Origin
+from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED
 from ..contract.limits import LONGEST, CallLimits
 from ..contract.outcomes import Unrecorded
@@ -116,7 +116,7 @@ class GuardedActivity:
         return self._tries
 
     @property
-    def can_ask(self) -> bool:
+    def can_look_up(self) -> bool:
         """See `Guarded`."""
         return False
 
@@ -140,7 +140,7 @@ class GuardedActivity:
         raise NotImplementedError
 
     @property
-    def may_ask(self) -> bool:
+    def may_interrupt(self) -> bool:
         """See `Guarded`: a workflow that is not ours does not wait for an answer."""
         return False
 
@@ -149,7 +149,7 @@ class GuardedActivity:
         """See `Guarded`: never asked for."""
         raise NotImplementedError
 
-    def limits(self, origin: Origin) -> CallLimits:
+    def limits(self, header: ActionHeader) -> CallLimits:
         """See `Guarded`: the workflow's own."""
         whole = activity.info().schedule_to_close_timeout
         return CallLimits(None, whole.total_seconds() if whole else None).left
@@ -159,24 +159,24 @@ class GuardedActivity:
         return Failure.of(error, refused_on=self._refused_on, retry_on=self._retry_on)
 
     async def ask(self, context: ToolContext, request_args: str) -> Any:
-        """See `Guarded`: never claimed with can_ask."""
+        """See `Guarded`: never claimed with can_look_up."""
         raise NotImplementedError
 
-    def prepare(self, args: Sequence[Any], origin: Origin) -> ActionRequest:
+    def prepare(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
         """See `Guarded`."""
         arguments = self._effective(args)
         named = dict(zip(self._signature.parameters, arguments, strict=True))
         return ActionRequest(
-            run_key=origin.run_key,
-            position=origin.position,
+            run_key=header.run_key,
+            position=header.position,
             tool=self._name,
             args=dumps(arguments),
             effect=self._effect,
-            requested_digest=origin.requested_digest,
+            requested_digest=header.requested_digest,
             effective_digest=digest(arguments),
             domain_key=None if self._template is None else self._template.render(named),
             key_ttl=self._key_ttl,
-            thread_id=origin.thread_id or origin.run_key,
+            thread_id=header.thread_id or header.run_key,
         )
 
     def stored_args(self, request_args: str) -> Sequence[Any]:

@@ -36,7 +36,7 @@ from typing import Any
 
 from ...errors import ActionError
 from ...ledger import ActionLedger, Effect
-from ..contract.action_header import Origin
+from ..contract.action_header import ActionHeader
 from .action_call import ActionCall
 from .calling import Invoke
 from .guarded import Guarded
@@ -56,11 +56,11 @@ class GuardedCall:
     """
 
     def __init__(
-        self, ledger: ActionLedger, guarded: Guarded, origin: Origin, invoke: Invoke
+        self, ledger: ActionLedger, guarded: Guarded, header: ActionHeader, invoke: Invoke
     ) -> None:
         self._ledger = ledger
         self._invoke = invoke
-        self._call = IncomingCall(guarded, origin)
+        self._call = IncomingCall(guarded, header)
 
     async def run(self, args: Sequence[Any]) -> Any:
         """Carry the call out, or find out what became of it; return what the workflow gets."""

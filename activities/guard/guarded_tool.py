@@ -21,7 +21,7 @@ from ...ledger import Action, ActionRequest, Effect, Outcome, Question
 from ..app.state import GivenState, StateCopy, current_state
 from ..app.tool import Tool
 from ..app.tool_context import ToolContext, current_call
-from ..contract.action_header import Origin
+from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import not_started
 from ..contract.limits import CallLimits
 from ..contract.outcomes import Unrecorded
@@ -60,7 +60,7 @@ class GuardedTool:
         return self._tool.tries
 
     @property
-    def can_ask(self) -> bool:
+    def can_look_up(self) -> bool:
         """See `Guarded`."""
         return self._tool.lookup is not None
 
@@ -79,18 +79,18 @@ class GuardedTool:
         self._tool.copy_of(given)
 
     @property
-    def may_ask(self) -> bool:
+    def may_interrupt(self) -> bool:
         """See `Guarded`."""
-        return self._tool.may_ask
+        return self._tool.may_interrupt
 
     @property
     def answer_expires(self) -> timedelta | None:
         """See `Guarded`."""
         return self._tool.approval_expires
 
-    def limits(self, origin: Origin) -> CallLimits:
+    def limits(self, header: ActionHeader) -> CallLimits:
         """See `Guarded`: what the run resolved when it started."""
-        return CallLimits(origin.attempt_seconds, origin.node_seconds).left
+        return CallLimits(header.attempt_seconds, header.node_seconds).left
 
     def failure(self, error: BaseException) -> Failure:
         """See `Guarded`."""
@@ -99,7 +99,7 @@ class GuardedTool:
     async def ask(self, context: ToolContext, request_args: str) -> Any:
         """See `Guarded`."""
         lookup = self._tool.lookup
-        assert lookup is not None, "claimed with can_ask"
+        assert lookup is not None, "claimed with can_look_up"
         args = self._tool.parameters(request_args)
         found = await self._runner.run(
             self._tool.name,
@@ -113,30 +113,30 @@ class GuardedTool:
             )
         return found
 
-    def prepare(self, args: Sequence[Any], origin: Origin) -> ActionRequest:
+    def prepare(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
         """See `Guarded`."""
         effective = self._tool.effective(parse(raw_text(args[0])))
-        forward = origin.purpose != "undo"
+        forward = header.purpose != "undo"
         return ActionRequest(
-            run_key=origin.run_key,
-            position=origin.position,
+            run_key=header.run_key,
+            position=header.position,
             tool=self._tool.name,
             args=effective,
             effect=self._tool.effect,
-            requested_digest=origin.requested_digest,
+            requested_digest=header.requested_digest,
             effective_digest=self._tool.sameness(effective),
             domain_key=self._tool.domain_key(effective),
             key_ttl=self._tool.key_ttl,
-            thread_id=origin.thread_id or origin.run_key,
-            can_ask=self.can_ask,
+            thread_id=header.thread_id or header.run_key,
+            can_look_up=self.can_look_up,
             settles_after=self.settles_after,
             compensator=self._compensator if forward else None,
-            undoes=origin.undoes,
+            undoes=header.undoes,
             undoes_domain_key=self._tool.undoes_key(effective) if forward else None,
-            purpose=origin.purpose,
-            only_asks=origin.only_asks,
+            purpose=header.purpose,
+            lookup_only=header.lookup_only,
             owner=activity.info().workflow_id,
-            detached=self._tool.detached and origin.purpose == "forward",
+            detached=self._tool.detached and header.purpose == "forward",
         )
 
     @property

@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from ...canonical import scrub
-from ..contract.action_header import Origin, first_of_all
+from ..contract.action_header import ActionHeader, first_of_all
 from ..contract.activity_failure import NOT_STARTED, again
 from ..runner.clock import now
 from .guarded import Guarded
@@ -30,16 +30,16 @@ class IncomingCall:
         origin: Where the call comes from.
     """
 
-    def __init__(self, guarded: Guarded, origin: Origin) -> None:
+    def __init__(self, guarded: Guarded, header: ActionHeader) -> None:
         self.guarded = guarded
-        self.origin = origin
-        self.limits = guarded.limits(origin)
-        self.tries = origin.tries or guarded.tries
+        self.header = header
+        self.limits = guarded.limits(header)
+        self.tries = header.tries or guarded.tries
         """How often the tool may fail it."""
         self.began = now()
         self.log = log.bind(
-            run_key=origin.run_key,
-            position=origin.position,
+            run_key=header.run_key,
+            position=header.position,
             tool=guarded.name,
             attempt=activity.info().attempt,
         )
@@ -51,7 +51,7 @@ class IncomingCall:
     @property
     def is_first(self) -> bool:
         """Whether no earlier attempt can have left anything, so that looking would be in vain."""
-        return first_of_all(self.origin.run_key) and not self.origin.again
+        return first_of_all(self.header.run_key) and not self.header.again
 
     @property
     def cancelled_with_its_run(self) -> bool:
@@ -66,6 +66,6 @@ class IncomingCall:
         that is started afresh could not tell an earlier attempt of its own from somebody else's,
         so it is this one that is tried again, for a while.
         """
-        if self.origin.purpose == "relay" and activity.info().attempt < _SAME_CALL:
+        if self.header.purpose == "relay" and activity.info().attempt < _SAME_CALL:
             return again(NOT_STARTED, scrub(reason), delay=_SAME_CALL_DELAY)
         return self.guarded.not_started(reason)

@@ -25,10 +25,11 @@ from temporalio.worker import (
     Interceptor,
 )
 
-from ...errors import LedgerError, PlanDivergence
+from ...errors import CommitlineError, PlanDivergence
 from ...ledger import ActionLedger
-from ..contract.action_header import Origin
+from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import as_failure
+from ..contract.spec import RESERVED_PREFIX
 from .guarded import Guarded
 from .guarded_call import GuardedCall
 from .heartbeat import Heartbeats, beating
@@ -38,7 +39,11 @@ log = structlog.get_logger("commitline")
 
 
 class GuardInterceptor(Interceptor):
-    """Puts the guard around the activities that it is told of; leaves all others alone."""
+    """Puts the guard around the activities that it is told of; leaves all others alone.
+
+    An error of ours that such an activity, or one of the worker's own (`RESERVED_PREFIX`), raises
+    becomes the failure that Temporal retries, or does not, as the error says of itself.
+    """
 
     def __init__(self, ledger: ActionLedger, guarded: Mapping[str, Guarded]) -> None:
         self._ledger = ledger
@@ -65,19 +70,26 @@ class _Guard(ActivityInboundInterceptor):
         super().init(self._heartbeats)
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
-        guarded = self._guarded.get(activity.info().activity_type)
-        if guarded is None:
+        name = activity.info().activity_type
+        guarded = self._guarded.get(name)
+        if guarded is None and not name.startswith(RESERVED_PREFIX):
             return await super().execute_activity(input)
+        try:
+            if guarded is None:
+                return await super().execute_activity(input)
+            return await self._guarded_call(guarded, input)
+        except CommitlineError as err:
+            raise as_failure(err) from err
 
+    async def _guarded_call(self, guarded: Guarded, input: ExecuteActivityInput) -> Any:
         async def invoke(args: Sequence[Any]) -> Any:
             return await super(_Guard, self).execute_activity(replace(input, args=args))
 
         try:
-            origin = Origin.read(input.headers, activity=guarded.name)
+            header = ActionHeader.read(input.headers, activity=guarded.name)
             async with beating(self._heartbeats.again):
-                return await GuardedCall(self._ledger, guarded, origin, invoke).run(input.args)
-        except LedgerError as err:
-            if isinstance(err, PlanDivergence):
-                count("commitline_divergences", guarded.name)
-                log.error("ledger.plan_diverged", tool=guarded.name, reason=err.message)
-            raise as_failure(err) from err
+                return await GuardedCall(self._ledger, guarded, header, invoke).run(input.args)
+        except PlanDivergence as err:
+            count("commitline_divergences", guarded.name)
+            log.error("ledger.plan_diverged", tool=guarded.name, reason=err.message)
+            raise

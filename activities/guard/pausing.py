@@ -77,11 +77,11 @@ class Pausing:
     def _request(self, context: ToolContext) -> QuestionRequest:
         wanted = None if context.asking is None else context.asking.wanted
         assert wanted is not None, "nobody else raises it"
-        own = context.run_key == self._call.origin.run_key
+        own = context.run_key == self._call.header.run_key
         return QuestionRequest(
             run_key=context.run_key,
             position=context.position,
-            thread_id=(self._call.origin.thread_id if own else None) or context.run_key,
+            thread_id=(self._call.header.thread_id if own else None) or context.run_key,
             tool=self._call.guarded.name,
             index=wanted.index,
             message=wanted.message,

@@ -49,14 +49,14 @@ class Preparing:
         Raises:
             ApplicationError: The ledger is away, or has lost what the call is about.
         """
-        origin, guarded = self._call.origin, self._call.guarded
-        if origin.purpose in ("settle", "relay"):
+        header, guarded = self._call.header, self._call.guarded
+        if header.purpose in ("settle", "relay"):
             # What stands there counts, whatever newer code makes of its arguments.
             return Prepared(self._as_it_stands(await self._surely_standing()))
-        undone = None if origin.undoes is None else await self._undone(origin.undoes)
+        undone = None if header.undoes is None else await self._undone(header.undoes)
         undoes = None if undone is None else _told_of(undone)
         try:
-            request = guarded.prepare(args, origin)
+            request = guarded.prepare(args, header)
         except Exception as err:
             # Whatever it is: a validator of the application may raise anything, again and again.
             refusal = err if isinstance(err, ActionError) else _unfit(err)
@@ -106,16 +106,16 @@ class Preparing:
 
         Read before the claim: a ledger that is away costs no dispatch.
         """
-        origin, guarded = self._call.origin, self._call.guarded
-        if origin.thread_version is None:
+        header, guarded = self._call.header, self._call.guarded
+        if header.thread_version is None:
             raise StateUnusable(f"{guarded.name}: the run keeps no state")
         try:
             text = await self._ledger.threads.state(
-                origin.thread_id or origin.run_key, origin.thread_version
+                header.thread_id or header.run_key, header.thread_version
             )
         except LedgerUnavailable as err:
             raise self._call.not_started(err.message) from err
-        given = GivenState(text, origin.changes_limit or MAX_STATE)
+        given = GivenState(text, header.changes_limit or MAX_STATE)
         guarded.check_state(given)
         return given
 
@@ -130,7 +130,7 @@ class Preparing:
 
     @property
     def _key(self) -> ActionKey:
-        return action_key(self._call.origin.run_key, self._call.origin.position)
+        return action_key(self._call.header.run_key, self._call.header.position)
 
     async def _from_ledger(self, key: ActionKey) -> Action | None:
         try:
@@ -139,23 +139,23 @@ class Preparing:
             raise self._call.not_started(err.message) from err
 
     def _as_it_stands(self, found: Action) -> ActionRequest:
-        origin, guarded = self._call.origin, self._call.guarded
+        header, guarded = self._call.header, self._call.guarded
         return ActionRequest(
-            run_key=origin.run_key,
-            position=origin.position,
+            run_key=header.run_key,
+            position=header.position,
             tool=guarded.name,
             args=found.args,
             effect=found.effect,
-            requested_digest=origin.requested_digest,
+            requested_digest=header.requested_digest,
             effective_digest=found.effective_digest,
             domain_key=found.domain_key,
             key_ttl=found.key_ttl,
             thread_id=found.thread_id,
-            can_ask=guarded.can_ask,
+            can_look_up=guarded.can_look_up,
             settles_after=guarded.settles_after,
             undoes=found.undoes,
-            purpose=origin.purpose,
-            only_asks=origin.only_asks,
+            purpose=header.purpose,
+            lookup_only=header.lookup_only,
             owner=activity.info().workflow_id,
         )
 

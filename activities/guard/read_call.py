@@ -62,7 +62,7 @@ class ReadCall:
 
     async def _asked_before(self) -> Sequence[Question]:
         """Return what earlier attempts have asked, where there may have been some."""
-        if self._call.is_first or not self._call.guarded.may_ask:
+        if self._call.is_first or not self._call.guarded.may_interrupt:
             return ()
         try:
             return await self._ledger.questions.asked(self._request.key)
@@ -76,12 +76,12 @@ class ReadCall:
 
     async def _tell(self, outcome: Outcome) -> Any:
         key = self._request.key if await self._keep(outcome) else ""
-        limit = self._call.origin.content_limit
+        limit = self._call.header.content_limit
         return self._call.guarded.reply_done(key, outcome, None, limit)
 
     async def _keep(self, outcome: Outcome) -> bool:
         """Keep a result that is too large to travel; return whether that was so."""
-        request, limit = self._request, self._call.origin.content_limit
+        request, limit = self._request, self._call.header.content_limit
         if limit is None or len(outcome.result) <= limit:
             return False
         kept = self._ledger.put_value(

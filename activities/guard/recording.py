@@ -128,8 +128,8 @@ class Recording:
         """
         outcome = self._call.guarded.encode(end.value)
         run, at = split_action_key(claim.key)
-        origin = self._call.origin
-        here = (origin.run_key, origin.position.rpartition(".")[0])
+        header = self._call.header
+        here = (header.run_key, header.position.rpartition(".")[0])
         if claim.settles_for is None or here == (run, at.rpartition(".")[0]):
             return outcome
         return replace(outcome, state_changes=None)

@@ -26,7 +26,7 @@ def delay_after(call: IncomingCall, failure: Failure, *, failed: int) -> timedel
     """
     if failure.retry_after is not None:
         return failure.retry_after
-    last = _LAST_RELAYED if call.origin.purpose == "relay" else _LAST_RETRY
+    last = _LAST_RELAYED if call.header.purpose == "relay" else _LAST_RETRY
     return min(_FIRST_RETRY * (1 << min(max(failed - 1, 0), 20)), last)
 
 

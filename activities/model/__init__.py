@@ -1,1 +1,7 @@
 """A language model: what the loop needs of one, and the adapters to providers."""
+
+from .model import Model, ModelRequest
+from .pydantic_ai_model import PydanticAIModel
+from .scripted_model import ScriptedModel
+
+__all__ = ["Model", "ModelRequest", "PydanticAIModel", "ScriptedModel"]

@@ -262,10 +262,10 @@ def _response(completion: Completion, model: WireModel) -> wire.ModelResponse:
 
 def _is_own(state: Json, model: WireModel) -> bool:
     metadata = state.get("metadata") if isinstance(state, dict) else None
-    return isinstance(metadata, dict) and metadata.get(_ORIGIN) == _origin(model)
+    return isinstance(metadata, dict) and metadata.get(_ORIGIN) == _header(model)
 
 
-def _origin(model: WireModel) -> Json:
+def _header(model: WireModel) -> Json:
     """Say who is asked. The endpoint alone would not do: a gateway's stands for many providers."""
     return {"model": model.model_id, "base_url": model.base_url}
 
@@ -386,7 +386,7 @@ def _state(response: wire.ModelResponse, model: WireModel) -> Json:
 
     try:
         (state,) = wire.ModelMessagesTypeAdapter.dump_python([response], mode="json")
-        state["metadata"] = {**(state["metadata"] or {}), _ORIGIN: _origin(model)}
+        state["metadata"] = {**(state["metadata"] or {}), _ORIGIN: _header(model)}
         dumps(state)
     except (ValueError, UnrepresentableValue):  # pydantic's serialization errors are ValueErrors
         return None

@@ -33,7 +33,7 @@ class Raised:
 
 
 @dataclass(frozen=True)
-class LeftBehind:
+class Abandoned:
     """The tool took no notice of its cancellation and goes on."""
 
 
@@ -41,7 +41,7 @@ class LeftBehind:
 class End:
     """How a call ended."""
 
-    how: Returned | Raised | LeftBehind
+    how: Returned | Raised | Abandoned
     stopped_by: Literal["caller", "deadline"] | None = None
     """Who cancelled it, if anybody did."""
 
@@ -77,7 +77,7 @@ async def call_within(
         await _wait(task, GRACE_SECONDS)
     if not task.done():
         _leave(task, on_late)
-        return End(LeftBehind(), stopped_by)
+        return End(Abandoned(), stopped_by)
     return End(_how(task), stopped_by)
 
 

@@ -18,7 +18,7 @@ from ...errors import AnswerRefused, LedgerError
 from ...identity import action_key
 from ...ledger import QuestionLedger
 from ..contract.activity_failure import as_failure
-from ..contract.questions import ANSWER, LOOK, Answered, Look, Looked
+from ..contract.questions import ANSWER, CHECK_QUESTION, Answer, CheckQuestion, QuestionState
 from ..contract.wire import pack, unpack
 from ..replies import call_reply as replies
 
@@ -39,10 +39,10 @@ class QuestionActivities:
         """What a worker registers."""
         return (self.look, self.answer)
 
-    @activity.defn(name=LOOK)
+    @activity.defn(name=CHECK_QUESTION)
     async def look(self, raw: RawValue) -> RawValue:
         """Say what became of a question. Safe to repeat; one that has expired ends its call."""
-        request = unpack(Look, raw)
+        request = unpack(CheckQuestion, raw)
         key = action_key(request.run_key, request.position)
         try:
             question, action = await self._questions.look(key, request.number)
@@ -51,21 +51,21 @@ class QuestionActivities:
         match None if question is None else question.state:
             case "waiting":
                 assert question is not None
-                return pack(Looked(wait_seconds=replies.wait_seconds(question)))
+                return pack(QuestionState(wait_seconds=replies.wait_seconds(question)))
             case "expired":
                 assert question is not None
                 if action is None:  # it only reads, and has no row
-                    return pack(Looked(replies.done(None, question.not_executed)))
+                    return pack(QuestionState(replies.done(None, question.not_executed)))
                 if action.state in ("intent", "dispatched"):
-                    return pack(Looked(wait_seconds=_BUSY_SECONDS))
+                    return pack(QuestionState(wait_seconds=_BUSY_SECONDS))
                 log.info("question.expired", action_key=key, number=request.number)
-                return pack(Looked(replies.told(action, limit=request.content_limit)))
-        return pack(Looked())
+                return pack(QuestionState(replies.told(action, limit=request.content_limit)))
+        return pack(QuestionState())
 
     @activity.defn(name=ANSWER)
     async def answer(self, raw: RawValue) -> RawValue:
         """Take a person's answer down. Safe to repeat: the first one counts."""
-        said = unpack(Answered, raw)
+        said = unpack(Answer, raw)
         key = action_key(said.run_key, said.position)
         try:
             # Taken for gone, and reset: no claim has come yet that says so.

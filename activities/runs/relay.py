@@ -38,7 +38,7 @@ from ..contract.undo import UndoStep
 from ..contract.wire import pack, unpack
 from ..guard.heartbeat import beating
 from .served import let_others_try
-from .undo import UndoSteps, own_limits, own_origin
+from .undo import UndoSteps, own_header, own_limits
 
 log = structlog.get_logger("commitline")
 
@@ -209,7 +209,7 @@ class Relay:
         return None
 
     async def _undoing(self, found: Action, run: Run) -> Settling:
-        if run.state == "unwinding":
+        if run.state == "undoing":
             return Settling(why="its run is being undone, and this with it")
         due = await self._ledger.undo.plan_one(found)
         if due is None:
@@ -223,12 +223,14 @@ class Relay:
             return UndoStep(found.key, found.tool, problem=problem, lacking=True)
         # A state only its run could give it.
         resends = made.relay == "resend" or queued.why != "ask"
-        only_asks = not sends or not resends or made.state is not None
+        lookup_only = not sends or not resends or made.state is not None
         limits = self._limits(made)
-        origin = replace(own_origin(found, limits, "relay"), only_asks=only_asks, tries=self._tries)
-        what = "Find out what became of" if only_asks else "Call"
+        header = replace(
+            own_header(found, limits, "relay"), lookup_only=lookup_only, tries=self._tries
+        )
+        what = "Find out what became of" if lookup_only else "Call"
         summary = scrub(f"{what} {found.tool}: {found.args}", limit=150)
-        return UndoStep(found.key, found.tool, found.args, limits, summary, origin)
+        return UndoStep(found.key, found.tool, found.args, limits, summary, header)
 
     def _limits(self, made: Tool) -> CallLimits:
         """Return the deadlines of a call that nobody waits for, with time for all of its tries."""
@@ -296,7 +298,7 @@ class Relay:
             end = _ended(current)
         else:
             end = await self._earlier_end(run)
-        if end is None or run.state != "unwinding":
+        if end is None or run.state != "undoing":
             return end
         if await self._is_undone_now(run):
             return None

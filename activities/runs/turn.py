@@ -51,7 +51,7 @@ from ..contract.activity_failure import as_failure, not_started
 from ..contract.conversation import Completion, Message, RunResult, ToolResult, Usage
 from ..contract.final_result import ACCEPTED, FINAL_RESULT, OUTPUT_REQUEST
 from ..contract.spec import AgentSpec
-from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, Answer, CallModel, RecordTurn
+from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, RecordTurn, TurnResult
 from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.heartbeat import beating
 from ..guard.persisting import persist
@@ -89,7 +89,7 @@ class TurnActivities:
 
     @activity.defn(name=CALL_MODEL)
     async def call_model(self, raw: RawValue) -> RawValue:
-        """Return this turn's `Answer`: what is recorded, or a new completion, recorded first.
+        """Return this turn's `TurnResult`: what is recorded, or a new completion, recorded first.
 
         Safe to repeat: the first completion of a turn stands.
         """
@@ -120,7 +120,7 @@ class TurnActivities:
         except (LedgerError, ModelRejected) as err:
             raise as_failure(err) from err
 
-    async def _answer(self, request: CallModel) -> Answer:
+    async def _answer(self, request: CallModel) -> TurnResult:
         found = await self._threads.read(
             request.run_key, request.thread_id, request_id=request.request_id
         )
@@ -150,7 +150,7 @@ class TurnActivities:
                 step=request.step,
                 reason=err.message,
             )
-            answer = Answer(completion, turn.version, turn.epoch, unrecorded=turn)
+            answer = TurnResult(completion, turn.version, turn.epoch, unrecorded=turn)
             if len(to_text(answer)) > MAX_TRAVELLING:
                 # Too large to travel: this attempt goes on trying.
                 answer = await persist(lambda: self._commit(turn))
@@ -263,7 +263,7 @@ class TurnActivities:
         actions = await self._actions.sub_runs.actions(run, limit=MAX_ACTIONS)
         return [one for one in actions if _stands(one, run, thread.forked_step or 0)]
 
-    async def _commit(self, turn: RecordTurn) -> Answer:
+    async def _commit(self, turn: RecordTurn) -> TurnResult:
         completion = turn.completion
         text = completion_text(completion)
         messages = [
@@ -312,25 +312,25 @@ class TurnActivities:
         return _answer_of(committed, completion, turn.epoch)
 
 
-def _standing(found: Conversation, request: CallModel) -> Answer | None:
+def _standing(found: Conversation, request: CallModel) -> TurnResult | None:
     """Return what stands for the turn: its completion, or the reply that the request has."""
     spent = _spent(found)
     for one in found.messages:
         mine = one.run_key == request.run_key and one.step == request.step
         if one.role == "assistant" and mine:
-            return Answer(_completion_in(one), one.version, one.epoch, spent)
+            return TurnResult(_completion_in(one), one.version, one.epoch, spent)
     if found.request is not None and found.request.reply is not None:
         replied = from_text(RunResult, found.request.reply)
-        return Answer(Completion(), found.thread.version, request.epoch, spent, replied=replied)
+        return TurnResult(Completion(), found.thread.version, request.epoch, spent, replied=replied)
     return None
 
 
-def _answer_of(committed: Committed, completion: Completion, epoch: int) -> Answer:
+def _answer_of(committed: Committed, completion: Completion, epoch: int) -> TurnResult:
     spent = Usage(committed.input_tokens, committed.output_tokens)
     if committed.earlier is None:
-        return Answer(completion, committed.version, epoch, spent)
+        return TurnResult(completion, committed.version, epoch, spent)
     earlier = committed.earlier
-    return Answer(_completion_in(earlier), earlier.version, earlier.epoch, spent)
+    return TurnResult(_completion_in(earlier), earlier.version, earlier.epoch, spent)
 
 
 def _spent(found: Conversation) -> Usage:

@@ -22,7 +22,7 @@ from ...ledger.codec import error_text
 from ...ledger.records import Effect, Purpose
 from ..app.app import App
 from ..app.tool import Tool
-from ..contract.action_header import Origin
+from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import as_failure
 from ..contract.limits import DEFAULTS, CallLimits, resolve
 from ..contract.undo import (
@@ -127,7 +127,7 @@ class UndoActivities:
         steps = self._steps
         step = steps.settling(due) if due.at is None else steps.undo_of(due)
         if due.parked and not step.problem and not await self._undo.reopen(due.reopens):
-            step = replace(step, origin=None, problem="an attempt may be at work on it")
+            step = replace(step, header=None, problem="an attempt may be at work on it")
         return replace(step, passes=due.passes)
 
 
@@ -151,9 +151,9 @@ class UndoSteps:
         if due.parked and asks and made.lookup is None:
             return UndoStep(found.key, found.tool, problem=f"it is parked: {found.parked_reason}")
         limits = own_limits(made)
-        origin = replace(own_origin(found, limits, "settle"), only_asks=asks)
+        header = replace(own_header(found, limits, "settle"), lookup_only=asks)
         summary = scrub(f"Find out what became of {found.tool} at {found.position}", limit=150)
-        return UndoStep(found.key, found.tool, found.args, limits, summary, origin)
+        return UndoStep(found.key, found.tool, found.args, limits, summary, header)
 
     def undo_of(self, due: DueUndo) -> UndoStep:
         """Undo an action."""
@@ -176,14 +176,14 @@ class UndoSteps:
         if (begun is None or begun.dispatched_at is None) and (problem := _unfit(made, arguments)):
             return UndoStep(found.key, name, problem=problem)
         limits = own_limits(made)
-        origin = replace(
-            own_origin(found, limits, "undo"),
+        header = replace(
+            own_header(found, limits, "undo"),
             position=at,
             requested_digest=requested,
             undoes=found.key,
         )
         summary = scrub(f"Undo {found.tool} at {found.position}: {name}", limit=150)
-        return UndoStep(found.key, name, arguments, limits, summary, origin)
+        return UndoStep(found.key, name, arguments, limits, summary, header)
 
 
 def _lacking(found: Action, tool: str, what: str) -> UndoStep:
@@ -219,9 +219,9 @@ def _unfit(made: Tool, arguments: str) -> str:
     return ""
 
 
-def own_origin(found: Action, limits: CallLimits, purpose: Purpose) -> Origin:
+def own_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHeader:
     """Return where a call about an action comes from that no agent asked for."""
-    return Origin(
+    return ActionHeader(
         found.run_key,
         found.position,
         found.requested_digest,

@@ -12,8 +12,7 @@ from datetime import timedelta
 
 from pydantic import BaseModel
 
-from commitline import Agent, App, Effect, ScriptedModel, ToolContext, tool
-from commitline.activities import ModelRequest
+from commitline import Agent, App, Effect, ModelRequest, ScriptedModel, ToolContext, tool
 from commitline.activities.model.scripted_model import call, say
 from commitline.crash import crash_point
 

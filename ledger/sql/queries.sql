@@ -47,7 +47,7 @@ returning *, clock_timestamp() as now;
 -- end_run: close a run; a later attempt (by the engine's clock) may open it again. One that is
 -- being undone is closed by that; not one of a sub-agent for which another workflow acts by now.
 update agent_runs
-   set state = case state when 'unwinding' then state else 'ended' end, gone_as = null,
+   set state = case state when 'undoing' then state else 'ended' end, gone_as = null,
        ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
  where run_key = %(run_key)s and (owner is null or owner = coalesce(%(owner)s::text, owner))
 returning *, clock_timestamp() as now;
@@ -66,7 +66,7 @@ update agent_actions
    and not relayed
    -- Not what a younger execution (a reset's) has begun: it goes on with the run.
    and attempt_at <= %(attempt_at)s
-   and not exists (select from agent_runs where run_key = %(run_key)s and state = 'unwinding')
+   and not exists (select from agent_runs where run_key = %(run_key)s and state = 'undoing')
    and (claimed_by = key or lease_until < clock_timestamp())
    -- Nor what the relay sees to, whatever becomes of the run.
    and not exists (select from agent_relay q where q.key = agent_actions.key
@@ -190,7 +190,7 @@ update agent_actions
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
 
--- take_to_ask: own an action in order to ask about it; until when it may be sent stays (where
+-- take_to_look_up: own an action in order to ask about it; until when it may be sent stays (where
 -- an older release has not said so, it is the lease, which this overwrites).
 update agent_actions
    set claim_token = %(token)s,
@@ -202,7 +202,7 @@ update agent_actions
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
 
--- send_after_asking: it surely never happened; call it.
+-- send_after_lookup: it surely never happened; call it.
 update agent_actions
    set asking = false, in_progress = false, tries = tries + 1,
        lease_until = clock_timestamp() + %(lease)s,
@@ -305,9 +305,9 @@ with undone as (
            -- The conversation is told what an unwinding took back; of its own refund it knows.
            settled_at = case when starts_with(u.position, 'undo-') then clock_timestamp()
                              else f.settled_at end,
-           told_step = case when starts_with(u.position, 'undo-') then null else f.told_step end,
-           told_version = case when starts_with(u.position, 'undo-') then null
-                               else f.told_version end
+           notified_step = case when starts_with(u.position, 'undo-') then null else f.notified_step end,
+           notified_version = case when starts_with(u.position, 'undo-') then null
+                               else f.notified_version end
       from agent_actions u
      where u.key = any(%(keys)s) and u.status = 'done' and u.effect_possible and f.key = u.undoes
        and f.undone_by is null and f.effect_possible is not false
@@ -334,7 +334,7 @@ insert into agent_relay (key, why, tool)
 select a.key, 'undo', a.compensator
   from agent_actions a join agent_runs r using (run_key)
  where a.key = %(key)s and a.status = 'done' and a.effect_possible and a.compensator is not null
-   and a.undone_by is null and a.duplicate_of is null and r.unwound_at is not null
+   and a.undone_by is null and a.duplicate_of is null and r.undo_ended_at is not null
 on conflict (key) do update
     set why = excluded.why, tool = excluded.tool, due_at = clock_timestamp(), starts = 0;
 
@@ -385,12 +385,12 @@ returning completion::text;
 select completion::text from agent_completions
  where run_key = %(run_key)s and step = %(step)s;
 
--- untold: what has been settled since the run was told that it is unknown, up to this turn.
+-- pending_notices: what has been settled since the run was told that it is unknown, up to this turn.
 select *, clock_timestamp() as now from agent_actions
  where run_key = %(run_key)s and settled_at is not null
-   and (told_step is null or told_step = %(step)s)
+   and (notified_step is null or notified_step = %(step)s)
  order by settled_at, key;
 
--- mark_told: the model is told of them at this turn.
-update agent_actions set told_step = %(step)s
- where key = any(%(keys)s) and settled_at is not null and told_step is null;
+-- mark_notified: the model is told of them at this turn.
+update agent_actions set notified_step = %(step)s
+ where key = any(%(keys)s) and settled_at is not null and notified_step is null;

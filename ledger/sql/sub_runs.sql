@@ -62,7 +62,7 @@ update agent_runs
 
 -- give_up_runs: another run, or another way, goes on in their parent's place: nothing opens them.
 update agent_runs
-   set state = case state when 'unwinding' then state else 'ended' end, owner = '',
+   set state = case state when 'undoing' then state else 'ended' end, owner = '',
        ended_attempt_at = greatest(ended_attempt_at, opened_attempt_at),
        stopped_at = coalesce(stopped_at, clock_timestamp()),
        stop_reason = coalesce(stop_reason, %(reason)s)

@@ -88,17 +88,17 @@ with thread as (
      where agent_requests.thread_id = thread.thread_id
        and agent_requests.request_id = %(replies_to)s::text and agent_requests.reply is null
 ), told as (
-    update agent_actions set told_version = thread.version
+    update agent_actions set notified_version = thread.version
       from thread
-     where key = any(%(told)s::text[]) and settled_at is not null and told_version is null
+     where key = any(%(told)s::text[]) and settled_at is not null and notified_version is null
 )
 select thread.version, run.input_tokens, run.output_tokens
   from thread left join run on true;
 
--- untold_in_thread: what has been settled since the conversation was told that it is unknown.
+-- pending_notices_in_thread: what has been settled since the conversation was told that it is unknown.
 select *, clock_timestamp() as now from agent_actions
  where coalesce(thread_id, run_key) = %(thread_id)s and settled_at is not null
-   and told_step is null and told_version is null
+   and notified_step is null and notified_version is null
  order by settled_at, key;
 
 -- delete_thread: its tombstone.
@@ -137,7 +137,7 @@ values (%(run_key)s, %(workflow_id)s, '', '', 'ended', clock_timestamp(), clock_
         case when %(parent_key)s::text is not null then '' end)
 on conflict (run_key) do update
    -- What is being undone goes on being undone, and is ended by that.
-   set state = case agent_runs.state when 'unwinding' then 'unwinding' else 'ended' end,
+   set state = case agent_runs.state when 'undoing' then 'undoing' else 'ended' end,
        ended_attempt_at = greatest(agent_runs.ended_attempt_at, agent_runs.opened_attempt_at),
        stopped_at = coalesce(agent_runs.stopped_at, clock_timestamp()),
        stop_reason = coalesce(agent_runs.stop_reason, excluded.stop_reason);
@@ -189,9 +189,9 @@ update agent_states set superseded_at = clock_timestamp()
  where thread_id = %(thread_id)s and version >= %(version)s and superseded_at is null;
 
 -- untell: what was told in what is taken back is to be told again.
-update agent_actions set told_version = null, told_step = null
+update agent_actions set notified_version = null, notified_step = null
  where coalesce(thread_id, run_key) = %(thread_id)s and settled_at is not null
-   and told_version >= %(version)s;
+   and notified_version >= %(version)s;
 
 -- reopen_requests: a reply that is taken back is none.
 update agent_requests set reply = null, replied_version = null

@@ -34,7 +34,7 @@ select exists (
 
 -- begin_undo: nothing goes forward in these runs from now on, for good.
 update agent_runs
-   set state = 'unwinding', unwinding_at = clock_timestamp(), unwound_at = null,
+   set state = 'undoing', undo_began_at = clock_timestamp(), undo_ended_at = null,
        stopped_at = coalesce(stopped_at, clock_timestamp()),
        stop_reason = coalesce(stop_reason, %(why)s)
  where run_key = any(%(run_keys)s);
@@ -74,6 +74,6 @@ update agent_actions
 
 -- end_undo: undoing is through.
 update agent_runs
-   set state = 'ended', unwound_at = clock_timestamp(),
+   set state = 'ended', undo_ended_at = clock_timestamp(),
        ended_attempt_at = greatest(ended_attempt_at, %(attempt_at)s)
  where run_key = any(%(run_keys)s);

@@ -24,7 +24,7 @@ from pydantic_core import to_jsonable_python
 from temporalio import activity, workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from ...activities import App, Tool, ToolContext
+from ...activities.app import App, Tool, ToolContext
 from ...activities.contract.conversation import Completion, Message, ToolResult
 from ...activities.model.model import ModelRequest
 from ...config import Settings, connect_temporal

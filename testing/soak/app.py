@@ -28,8 +28,8 @@ from ... import (
     step,
     tool,
 )
-from ...activities import Completion, ModelRequest
-from ...activities.contract.conversation import Message
+from ...activities.contract.conversation import Completion, Message
+from ...activities.model import ModelRequest
 from ...activities.model.scripted_model import call, say
 from .script import Call, PlanScript, is_prompt, read_prompt, script_of
 

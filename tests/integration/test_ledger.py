@@ -865,7 +865,7 @@ async def test_keys_that_differ_in_case_or_space_are_different_facts(
 
 
 @pytest.mark.parametrize("domain_key", [None, DOMAIN_KEY])
-@pytest.mark.parametrize("state", ["stopping", "unwinding", "ended"])
+@pytest.mark.parametrize("state", ["stopping", "undoing", "ended"])
 async def test_a_run_that_does_not_run_writes_and_calls_nothing(
     ledger: ActionLedger, pool: Pool, state: str, domain_key: str | None
 ) -> None:
@@ -893,7 +893,7 @@ async def test_a_run_that_the_ledger_does_not_know_writes_and_calls_nothing(
     assert await counts(pool) == (0, 0)
 
 
-@pytest.mark.parametrize("state", ["stopping", "unwinding", "ended"])
+@pytest.mark.parametrize("state", ["stopping", "undoing", "ended"])
 @pytest.mark.parametrize("found", ["intent", "dispatched"])
 async def test_a_run_that_does_not_run_goes_on_with_nothing_that_it_began(
     ledger: ActionLedger, pool: Pool, state: str, found: str
@@ -914,7 +914,7 @@ async def test_a_run_that_does_not_run_goes_on_with_nothing_that_it_began(
     assert await row(pool, action().key) == before
 
 
-@pytest.mark.parametrize("state", ["stopping", "unwinding", "ended"])
+@pytest.mark.parametrize("state", ["stopping", "undoing", "ended"])
 async def test_a_run_that_does_not_run_neither_settles_nor_duplicates_others_actions(
     ledger: ActionLedger, pool: Pool, state: str
 ) -> None:
@@ -934,7 +934,7 @@ async def test_a_run_that_does_not_run_neither_settles_nor_duplicates_others_act
     assert await counts(pool) == (1, 1)
 
 
-@pytest.mark.parametrize("state", ["stopping", "unwinding", "ended"])
+@pytest.mark.parametrize("state", ["stopping", "undoing", "ended"])
 async def test_a_run_that_does_not_run_still_records_and_returns_what_it_did(
     ledger: ActionLedger, pool: Pool, state: str
 ) -> None:
@@ -982,7 +982,7 @@ async def test_opening_an_ended_run_goes_on_with_it_only_for_a_later_attempt(
     assert run.opened_attempt_at == NOON
 
 
-@pytest.mark.parametrize("state", ["stopping", "unwinding"])
+@pytest.mark.parametrize("state", ["stopping", "undoing"])
 async def test_opening_a_run_that_is_being_stopped_does_not_set_it_going_again(
     ledger: ActionLedger, pool: Pool, state: str
 ) -> None:

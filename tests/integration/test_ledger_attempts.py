@@ -30,11 +30,11 @@ from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Ask,
     Attempt,
     Busy,
     Dispatched,
     Effect,
+    LookUp,
     Outcome,
     Owned,
     Parked,
@@ -65,7 +65,7 @@ def action(
     *,
     run: RunKey = RUN_A,
     effect: Effect = Effect.LOOKUP,
-    can_ask: bool = True,
+    can_look_up: bool = True,
     domain_key: str | None = None,
     key_ttl: timedelta | None = None,
     settles_after: timedelta = MINUTE,
@@ -80,7 +80,7 @@ def action(
         effective_digest="effective",
         domain_key=domain_key,
         key_ttl=key_ttl,
-        can_ask=can_ask,
+        can_look_up=can_look_up,
         settles_after=settles_after,
     )
 
@@ -119,9 +119,9 @@ async def dispatched(ledger: ActionLedger, request: ActionRequest, by: Attempt) 
     return claim
 
 
-async def asked(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> Ask:
+async def asked(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> LookUp:
     claim = await ledger.claim(request, by)
-    assert isinstance(claim, Ask)
+    assert isinstance(claim, LookUp)
     return claim
 
 
@@ -204,7 +204,7 @@ async def test_only_the_last_one_that_asks_owns_the_action(ledger: ActionLedger)
         with pytest.raises(Fenced):
             await ledger.record(claim, RECEIPT)
         with pytest.raises(Fenced):
-            await ledger.send_after_asking(action(), claim)
+            await ledger.send_after_lookup(action(), claim)
         with pytest.raises(Fenced):
             await ledger.fail_try(claim)
     with pytest.raises(Fenced):
@@ -224,14 +224,14 @@ async def test_an_attempt_that_asks_in_vain_leaves_it_unknown_and_to_nobody_whil
     assert (parked.state, parked.leased) == ("unknown", True)
     assert isinstance(await ledger.claim(action(), attempt(2)), Parked)
     with pytest.raises(Fenced):
-        await ledger.send_after_asking(action(), ask.call)
+        await ledger.send_after_lookup(action(), ask.call)
 
 
 async def test_who_cannot_ask_parks_it_also_after_another_one_asked(ledger: ActionLedger) -> None:
     await dispatched(ledger, action(), attempt())
     await asked(ledger, action(), attempt(1))
 
-    claim = await ledger.claim(action(can_ask=False), attempt(2))
+    claim = await ledger.claim(action(can_look_up=False), attempt(2))
 
     assert isinstance(claim, Parked)
     assert claim.action.parked_reason is not None
@@ -287,7 +287,7 @@ async def test_a_business_fact_that_surely_never_happened_is_sent_for_who_wants_
     ask = await asked(ledger, wanted, attempt(5))
     await stop(ledger, RUN_A)  # the run that began it does not count
 
-    await ledger.send_after_asking(wanted, ask.call)
+    await ledger.send_after_lookup(wanted, ask.call)
 
     found = await row(ledger, original.key)
     assert (found.asking, found.tries, found.claimed_by) == (False, 2, wanted.key)
@@ -397,7 +397,7 @@ async def test_what_surely_never_happened_is_sent_and_has_a_deadline_of_its_own(
     ask = await asked(ledger, action(), attempt(1))
     before = await row(ledger, ask.call.key)
 
-    await ledger.send_after_asking(action(), ask.call)
+    await ledger.send_after_lookup(action(), ask.call)
 
     after = await row(ledger, ask.call.key)
     assert (after.asking, after.tries, after.claim_token) == (False, 2, ask.call.token)
@@ -414,8 +414,8 @@ async def test_sending_after_asking_is_safe_to_repeat(ledger: ActionLedger) -> N
     await dispatched(ledger, action(), attempt())
     ask = await asked(ledger, action(), attempt(1))
 
-    await ledger.send_after_asking(action(), ask.call)
-    await ledger.send_after_asking(action(), ask.call)
+    await ledger.send_after_lookup(action(), ask.call)
+    await ledger.send_after_lookup(action(), ask.call)
 
     found = await row(ledger, ask.call.key)
     assert (found.asking, found.claim_token) == (False, ask.call.token)
@@ -425,7 +425,7 @@ async def test_the_attempt_that_sends_goes_on_if_it_claims_again(ledger: ActionL
     await dispatched(ledger, action(), attempt())
     by = attempt(1)
     ask = await asked(ledger, action(), by)
-    await ledger.send_after_asking(action(), ask.call)
+    await ledger.send_after_lookup(action(), ask.call)
 
     again = await dispatched(ledger, action(), by)
 
@@ -438,7 +438,7 @@ async def test_an_attempt_after_the_one_that_sent_asks_again_and_waits_for_its_d
     await dispatched(ledger, action(), attempt())
     await all_sent(pool)
     first = await asked(ledger, action(), attempt(1))
-    await ledger.send_after_asking(action(), first.call)
+    await ledger.send_after_lookup(action(), first.call)
 
     ask = await asked(ledger, action(), attempt(2))
 
@@ -447,7 +447,7 @@ async def test_an_attempt_after_the_one_that_sent_asks_again_and_waits_for_its_d
     assert (await row(ledger, ask.call.key)).tries == 2
 
 
-@pytest.mark.parametrize("state", ["stopping", "unwinding", "ended"])
+@pytest.mark.parametrize("state", ["stopping", "undoing", "ended"])
 async def test_nothing_is_sent_after_asking_in_a_run_that_does_not_run(
     ledger: ActionLedger, pool: Pool, state: str
 ) -> None:
@@ -460,7 +460,7 @@ async def test_nothing_is_sent_after_asking_in_a_run_that_does_not_run(
     before = await row(ledger, ask.call.key)
 
     with pytest.raises(RunNotRunning, match=state):
-        await ledger.send_after_asking(action(), ask.call)
+        await ledger.send_after_lookup(action(), ask.call)
 
     assert await row(ledger, ask.call.key) == before
 
@@ -472,7 +472,7 @@ async def test_nothing_is_sent_after_asking_for_a_run_that_the_ledger_does_not_k
     ask = await asked(ledger, action(), attempt(1))
 
     with pytest.raises(RunNotRunning):
-        await ledger.send_after_asking(action(run=RunKey("other/e9")), ask.call)
+        await ledger.send_after_lookup(action(run=RunKey("other/e9")), ask.call)
 
 
 async def test_nothing_is_sent_after_asking_once_the_action_is_known(ledger: ActionLedger) -> None:
@@ -481,7 +481,7 @@ async def test_nothing_is_sent_after_asking_once_the_action_is_known(ledger: Act
     await ledger.record(ask.call, RECEIPT)
 
     with pytest.raises(Fenced):
-        await ledger.send_after_asking(action(), ask.call)
+        await ledger.send_after_lookup(action(), ask.call)
 
     assert (await row(ledger, ask.call.key)).recorded == RECEIPT
 
@@ -493,7 +493,7 @@ async def test_sending_after_asking_waits_for_a_stop_that_is_about_to_commit(
     ask = await asked(ledger, action(), attempt(1))
     async with pool.connection() as connection, connection.transaction():
         await connection.execute("update agent_runs set state = 'stopping'")
-        sending = asyncio.create_task(ledger.send_after_asking(action(), ask.call))
+        sending = asyncio.create_task(ledger.send_after_lookup(action(), ask.call))
         await until_blocked(pool, 1)
 
     with pytest.raises(RunNotRunning):
@@ -505,17 +505,17 @@ async def test_sending_after_asking_waits_for_a_stop_that_is_about_to_commit(
 # --- the life of a key -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("can_ask", [True, False])
+@pytest.mark.parametrize("can_look_up", [True, False])
 async def test_a_key_that_is_forgotten_is_asked_about_if_that_can_be_else_it_is_unknown(
-    ledger: ActionLedger, pool: Pool, *, can_ask: bool
+    ledger: ActionLedger, pool: Pool, *, can_look_up: bool
 ) -> None:
-    request = action(effect=Effect.IDEMPOTENT, key_ttl=HOUR, can_ask=can_ask)
+    request = action(effect=Effect.IDEMPOTENT, key_ttl=HOUR, can_look_up=can_look_up)
     await dispatched(ledger, request, attempt())
     await age(pool, HOUR)
 
     claim = await ledger.claim(request, attempt(1))
 
-    assert isinstance(claim, Ask if can_ask else Parked)
+    assert isinstance(claim, LookUp if can_look_up else Parked)
     assert (await row(ledger, request.key)).tries == 1
 
 
@@ -526,9 +526,9 @@ async def test_a_forgotten_key_is_sent_again_only_after_asking_and_then_asked_ab
     await dispatched(ledger, request, attempt())
     await age(pool, HOUR)
     ask = await asked(ledger, request, attempt(1))
-    await ledger.send_after_asking(request, ask.call)
+    await ledger.send_after_lookup(request, ask.call)
 
-    assert isinstance(await ledger.claim(request, attempt(2)), Ask)
+    assert isinstance(await ledger.claim(request, attempt(2)), LookUp)
 
 
 async def test_a_call_that_is_sent_again_must_end_within_what_is_left_of_its_keys_life(
@@ -664,7 +664,7 @@ async def test_what_is_in_progress_downstream_uses_up_no_failure(ledger: ActionL
 async def test_what_is_in_progress_downstream_is_called_again_once_whatever_its_effect(
     ledger: ActionLedger,
 ) -> None:
-    request = action(effect=Effect.AT_MOST_ONCE, can_ask=False)
+    request = action(effect=Effect.AT_MOST_ONCE, can_look_up=False)
     first = await dispatched(ledger, request, attempt())
     await ledger.fail_try(first, in_progress=True)
 
@@ -680,7 +680,7 @@ async def test_what_is_in_progress_downstream_is_called_again_once_whatever_its_
 
 
 async def test_what_is_in_progress_again_is_called_again(ledger: ActionLedger) -> None:
-    request = action(effect=Effect.AT_MOST_ONCE, can_ask=False)
+    request = action(effect=Effect.AT_MOST_ONCE, can_look_up=False)
     for second in range(4):
         claim = await dispatched(ledger, request, attempt(second))
         assert await ledger.fail_try(claim, in_progress=True) == 0
@@ -689,7 +689,7 @@ async def test_what_is_in_progress_again_is_called_again(ledger: ActionLedger) -
 async def test_what_failed_for_good_after_it_was_in_progress_is_not_called_again(
     ledger: ActionLedger,
 ) -> None:
-    request = action(effect=Effect.AT_MOST_ONCE, can_ask=False)
+    request = action(effect=Effect.AT_MOST_ONCE, can_look_up=False)
     claim = await dispatched(ledger, request, attempt())
     await ledger.fail_try(claim, in_progress=True)
     await ledger.fail_try(claim)
@@ -704,7 +704,7 @@ async def test_what_is_in_progress_is_still_asked_about_where_it_is_looked_up(
     await ledger.fail_try(claim, in_progress=True)
 
     ask = await asked(ledger, action(), attempt(1))
-    await ledger.send_after_asking(action(), ask.call)
+    await ledger.send_after_lookup(action(), ask.call)
 
     assert not (await row(ledger, claim.key)).in_progress
 
@@ -753,7 +753,7 @@ async def test_an_action_that_was_sent_after_asking_is_not_handed_back(
     await dispatched(ledger, action(), attempt())
     by = attempt(1)
     ask = await asked(ledger, action(), by)
-    await ledger.send_after_asking(action(), ask.call)
+    await ledger.send_after_lookup(action(), ask.call)
     before = await row(ledger, ask.call.key)
 
     assert not await ledger.hand_back(ask.call, by)
@@ -781,7 +781,7 @@ async def test_only_who_dispatched_it_first_and_alone_hands_it_back(
 async def test_an_action_that_is_unknown_is_not_handed_back_and_can_be_settled(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    request = action(effect=Effect.AT_MOST_ONCE, can_ask=False)
+    request = action(effect=Effect.AT_MOST_ONCE, can_look_up=False)
     by = attempt()
     slow = await dispatched(ledger, request, by)
     assert isinstance(await ledger.claim(request, attempt(1)), Parked)
@@ -896,7 +896,7 @@ async def test_a_stopped_run_starts_nothing(
 async def test_a_stopped_run_still_gets_what_it_did_and_what_is_unknown(
     ledger: ActionLedger,
 ) -> None:
-    done, lost = action("0.0"), action("0.1", effect=Effect.AT_MOST_ONCE, can_ask=False)
+    done, lost = action("0.0"), action("0.1", effect=Effect.AT_MOST_ONCE, can_look_up=False)
     await ledger.record(await dispatched(ledger, done, attempt()), RECEIPT)
     await dispatched(ledger, lost, attempt())
     await stop(ledger)
@@ -1004,11 +1004,11 @@ async def test_a_run_that_ended_without_a_stop_is_opened_again_and_can_be_stoppe
 async def test_a_run_that_is_being_undone_goes_on_being_undone(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    await sql(pool, "update agent_runs set state = 'unwinding' where run_key = %(run)s", run=RUN_A)
+    await sql(pool, "update agent_runs set state = 'undoing' where run_key = %(run)s", run=RUN_A)
 
     stopped = await stop(ledger)
 
-    assert (stopped.state, stopped.stop_reason) == ("unwinding", "ada stopped it")
+    assert (stopped.state, stopped.stop_reason) == ("undoing", "ada stopped it")
 
 
 async def test_ending_a_run_that_was_stopped_keeps_why(ledger: ActionLedger) -> None:
@@ -1089,7 +1089,7 @@ async def test_the_late_end_of_an_older_execution_leaves_the_calls_of_a_younger_
     await ledger.end_run(RUN_A, attempt_at=NOON + timedelta(seconds=30))
 
     assert (await row(ledger, claim.key)).state == "dispatched"
-    assert isinstance(await ledger.claim(action(), attempt(61)), Ask)
+    assert isinstance(await ledger.claim(action(), attempt(61)), LookUp)
 
 
 # --- an outcome of what was unknown ------------------------------------------------------
@@ -1341,7 +1341,7 @@ async def test_a_run_is_told_at_one_turn_what_was_unknown_and_is_known(
     assert [one.position for one in first] == ["0.0", "1.0"]
     assert {one.recorded for one in first} == {RECEIPT}
     assert [one.key for one in again] == [one.key for one in first]
-    assert {one.told_step for one in again} == {3}
+    assert {one.notified_step for one in again} == {3}
     assert await told(ledger, 4) == []
     assert await told(ledger, 2) == []
     assert await told(ledger, 3) == ["0.0", "1.0"]

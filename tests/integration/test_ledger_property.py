@@ -31,11 +31,11 @@ from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Ask,
     Attempt,
     Busy,
     Dispatched,
     Effect,
+    LookUp,
     Outcome,
     Parked,
 )
@@ -110,7 +110,7 @@ class Call:
 
     claim: Dispatched
     request: ActionRequest
-    ask: Ask | None = None
+    ask: LookUp | None = None
     """It has to ask before it may send."""
     answer: str | None = None
     late: bool = False
@@ -173,7 +173,7 @@ class World:
             effective_digest=digest(parse(args)),
             domain_key=None if fact is None else f"{self.name}-{fact}",
             key_ttl=key_ttl,
-            can_ask=effect is Effect.LOOKUP,
+            can_look_up=effect is Effect.LOOKUP,
             settles_after=timedelta(),
         )
 
@@ -291,7 +291,7 @@ class World:
                 self.check_dispatched(claim, attempt, before)
                 if lost_answer is None:
                     self.held.append(Call(claim, request))
-            case Ask(call):
+            case LookUp(call):
                 self.check_asked(claim, attempt)
                 if lost_answer is None:
                     self.held.append(Call(call, request, claim))
@@ -322,7 +322,7 @@ class World:
         assert again, "nothing else is sent again"
         self.check_taken_over(claim, attempt, row)
 
-    def check_asked(self, ask: Ask, attempt: Attempt) -> None:
+    def check_asked(self, ask: LookUp, attempt: Attempt) -> None:
         claim = ask.call
         row = self.rows[claim.key]
         assert self.may_start(claim.settles_for or claim.key), "a stopped run asks nothing"
@@ -369,7 +369,7 @@ class World:
         else:
             self.call(call, "declined" if "declined" in operation else "ok")
 
-    async def ask(self, call: Call, ask: Ask) -> None:
+    async def ask(self, call: Call, ask: LookUp) -> None:
         key = call.claim.idempotency_key
         if self.effects[key]:
             call.ask, call.answer = None, "ok"
@@ -381,7 +381,7 @@ class World:
             return
         row = self.rows[call.claim.key]
         try:
-            await self.ledger.send_after_asking(call.request, call.claim)
+            await self.ledger.send_after_lookup(call.request, call.claim)
         except (Fenced, RunNotRunning) as err:
             self.held.remove(call)
             running = self.states[call.request.run_key] == "running"
@@ -484,7 +484,7 @@ class World:
         expected = {
             key
             for key, row in self.rows.items()
-            if row["run_key"] == run and row["settled_at"] and row["told_step"] in (None, turn)
+            if row["run_key"] == run and row["settled_at"] and row["notified_step"] in (None, turn)
         }
         assert {one.key for one in found} == expected, "each once, at one turn"
         event(f"told of: {min(len(found), 2)}")
@@ -569,8 +569,8 @@ class World:
             assert not (done and row["parked_at"] is not None)
             before = self.rows.get(row["key"])
             if before is not None and before["status"] == "done":
-                assert row | {"told_step": before["told_step"]} == before, "done is final"
-                assert before["told_step"] in (None, row["told_step"]), "told once"
+                assert row | {"notified_step": before["notified_step"]} == before, "done is final"
+                assert before["notified_step"] in (None, row["notified_step"]), "told once"
             if before is not None and before["parked_at"] is not None:
                 assert done or row["parked_at"] == before["parked_at"], "unknown, until it is known"
                 assert done == (row["settled_at"] is not None), "known, and to be told"

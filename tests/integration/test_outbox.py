@@ -37,11 +37,11 @@ from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Ask,
     Attempt,
     Busy,
     Dispatched,
     Intended,
+    LookUp,
     NewMessage,
     Outcome,
     Turn,
@@ -658,12 +658,12 @@ async def test_the_relay_sends_what_never_happened_also_after_the_end_of_its_run
     looked_up = replace(request(detached=True), effect=Effect.LOOKUP)
     await ledger.claim(looked_up, attempt())
     await ledger.end_run(RUN, attempt_at=NOON + timedelta(minutes=2))
-    asks = replace(by_the_relay(await the(ledger, looked_up.key)), can_ask=True)
+    asks = replace(by_the_relay(await the(ledger, looked_up.key)), can_look_up=True)
     assert isinstance(await ledger.claim(asks, attempt(1)), Dispatched)
 
     again = await ledger.claim(asks, attempt(2))
-    assert isinstance(again, Ask)
-    await ledger.send_after_asking(asks, again.call)
+    assert isinstance(again, LookUp)
+    await ledger.send_after_lookup(asks, again.call)
     await ledger.record(again.call, Outcome.ok("1"))
 
     assert await ledger.outcome(looked_up.key) == Outcome.ok("1")

@@ -370,7 +370,7 @@ async def test_the_relay_claims_nothing_of_a_run_that_goes_on_or_was_stopped(
 ) -> None:
     lost = await dispatched(ledger, "0.0")
     sees_to = request("0.0", purpose="relay")
-    asks = request("0.0", purpose="relay", only_asks=True)
+    asks = request("0.0", purpose="relay", lookup_only=True)
 
     for wanted in (sees_to, asks):
         with pytest.raises(RunNotRunning, match="goes on"):
@@ -472,7 +472,7 @@ async def test_a_run_that_has_come_to_another_state_since_it_was_looked_at_is_no
     await ledger.undo.begin(RUN, why="failed", failed=True, attempt_at=NOON)
 
     assert not await ledger.relay.end_gone(seen, gone_as="terminated", ended_at=NOON)
-    assert (await run_of(ledger)).state == "unwinding"
+    assert (await run_of(ledger)).state == "undoing"
     assert await ledger.relay.end_gone(await run_of(ledger), gone_as="failed", ended_at=NOON)
 
 

@@ -325,7 +325,7 @@ async def test_opening_a_conversation_that_has_gone_on_changes_nothing(
 async def test_a_conversation_that_is_not_there_is_not_found(threads: ThreadLedger) -> None:
     assert await threads.get("none") is None
     assert await threads.request("none", "r1") is None
-    assert await threads.untold("none") == []
+    assert await threads.pending_notices("none") == []
     with pytest.raises(ThreadNotFound):
         await threads.messages("none")
     with pytest.raises(ThreadNotFound):
@@ -493,7 +493,7 @@ async def test_a_commit_writes_messages_version_tokens_reply_and_told_marks_at_o
     assert await threads.request(THREAD, "r1") == Request(
         THREAD, "r1", '"where is it?"', '{"output":"there"}'
     )
-    assert (await row(ledger, action())).told_version == 1
+    assert (await row(ledger, action())).notified_version == 1
     (kept,) = await sql(pool, "select replied_version from agent_requests")
     assert kept["replied_version"] == 1
 
@@ -796,17 +796,17 @@ async def test_what_was_settled_is_told_once_by_the_commit_that_tells_it(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
     first = await unknown(ledger, action())
-    assert await threads.untold(THREAD) == []
+    assert await threads.pending_notices(THREAD) == []
 
     await ledger.settle(first.key, RECEIPT, by="ada")
-    (found,) = await threads.untold(THREAD)
-    (again,) = await threads.untold(THREAD)
+    (found,) = await threads.pending_notices(THREAD)
+    (again,) = await threads.pending_notices(THREAD)
     await threads.commit(turn(0, told=[first.key]))
 
     assert (found.key, found.state, found.decided_by) == (first.key, "ok", "ada")
     assert again.key == found.key
-    assert await threads.untold(THREAD) == []
-    assert (await row(ledger, action())).told_version == 1
+    assert await threads.pending_notices(THREAD) == []
+    assert (await row(ledger, action())).notified_version == 1
 
 
 async def test_a_commit_that_fails_tells_nothing(
@@ -819,7 +819,7 @@ async def test_a_commit_that_fails_tells_nothing(
     with pytest.raises(StaleThread):
         await threads.commit(turn(0, RUN_B, told=[first.key]))
 
-    assert [one.key for one in await threads.untold(THREAD)] == [first.key]
+    assert [one.key for one in await threads.pending_notices(THREAD)] == [first.key]
 
 
 async def test_of_two_turns_that_tell_one_settlement_at_once_one_tells_it(
@@ -837,7 +837,7 @@ async def test_of_two_turns_that_tell_one_settlement_at_once_one_tells_it(
     await threads.commit(turn(1, RUN_C, told=[first.key]))
 
     assert isinstance(stale, StaleThread)
-    assert (await row(ledger, action())).told_version == 1
+    assert (await row(ledger, action())).notified_version == 1
 
 
 async def test_what_is_still_unknown_is_not_marked_as_told(
@@ -848,7 +848,7 @@ async def test_what_is_still_unknown_is_not_marked_as_told(
     await threads.commit(turn(0, told=[first.key, "no such action"]))
     await ledger.settle(first.key, RECEIPT, by="ada")
 
-    assert [one.key for one in await threads.untold(THREAD)] == [first.key]
+    assert [one.key for one in await threads.pending_notices(THREAD)] == [first.key]
 
 
 async def test_what_is_settled_after_a_run_has_ended_is_told_to_the_next_one_once(
@@ -862,11 +862,11 @@ async def test_what_is_settled_after_a_run_has_ended_is_told_to_the_next_one_onc
     for claim in (first, elsewhere):
         await ledger.settle(claim.key, RECEIPT, by="ada")
 
-    (told,) = await threads.untold(THREAD)
+    (told,) = await threads.pending_notices(THREAD)
     assert told.key == first.key
     await threads.commit(turn(1, RUN_B, told=[told.key]))
-    assert await threads.untold(THREAD) == []
-    assert [one.key for one in await threads.untold(OTHER)] == [elsewhere.key]
+    assert await threads.pending_notices(THREAD) == []
+    assert [one.key for one in await threads.pending_notices(OTHER)] == [elsewhere.key]
 
 
 async def test_a_late_answer_to_what_was_unknown_is_told_and_its_repetition_with_it(
@@ -878,10 +878,10 @@ async def test_a_late_answer_to_what_was_unknown_is_told_and_its_repetition_with
 
     await ledger.record(first, RECEIPT)
 
-    found = await threads.untold(THREAD)
+    found = await threads.pending_notices(THREAD)
     assert {one.key for one in found} == {first.key, repeated.action.key}
     await threads.commit(turn(0, RUN_C, told=[one.key for one in found]))
-    assert await threads.untold(THREAD) == []
+    assert await threads.pending_notices(THREAD) == []
 
 
 async def test_what_an_earlier_release_told_is_not_told_again(
@@ -896,8 +896,8 @@ async def test_what_an_earlier_release_told_is_not_told_again(
     await ledger.take_notices(run, 3)
     await ledger.settle(second.key, RECEIPT, by="ada")
 
-    assert [one.key for one in await threads.untold(run)] == [second.key]
-    assert await threads.untold(THREAD) == []
+    assert [one.key for one in await threads.pending_notices(run)] == [second.key]
+    assert await threads.pending_notices(THREAD) == []
 
 
 # --- an unknown holds back its repetition ------------------------------------------------
@@ -977,7 +977,9 @@ async def test_a_settlement_that_waits_for_a_repetition_settles_it_too(
 
     assert isinstance(claim, Parked)
     assert {one.key for one in settled} == {first.key, action(run=RUN_B).key}
-    assert {one.key for one in await threads.untold(THREAD)} == {one.key for one in settled}
+    assert {one.key for one in await threads.pending_notices(THREAD)} == {
+        one.key for one in settled
+    }
 
 
 # --- deletion ----------------------------------------------------------------------------
@@ -1172,7 +1174,7 @@ async def test_what_is_done_keeps_its_outcome_when_its_turn_is_given_up(
     assert [replace(found[one.position], now=NOON) for one in (done, refused)] == [
         replace(one, now=NOON) for one in before
     ]
-    assert await threads.untold(THREAD) == []
+    assert await threads.pending_notices(THREAD) == []
 
 
 async def test_what_may_have_been_sent_is_parked_and_its_lease_stays(
@@ -1199,14 +1201,14 @@ async def test_a_late_answer_settles_what_was_given_up_and_is_told_to_the_next_r
     request = action()
     claim = await dispatched(ledger, request)
     await give_up(threads, RUN_A, [request.position], by=RUN_B)
-    assert await threads.untold(THREAD) == []
+    assert await threads.pending_notices(THREAD) == []
 
     assert await ledger.record(claim, RECEIPT) == RECEIPT
 
-    (told,) = await threads.untold(THREAD)
+    (told,) = await threads.pending_notices(THREAD)
     assert (told.key, told.state) == (request.key, "ok")
     await threads.commit(turn(0, RUN_B, told=[told.key]))
-    assert await threads.untold(THREAD) == []
+    assert await threads.pending_notices(THREAD) == []
 
 
 async def test_an_attempt_that_sent_nothing_after_all_does_not_take_back_what_was_given_up(
@@ -1234,7 +1236,7 @@ async def test_what_was_never_sent_is_void_and_its_business_fact_is_free_again(
     assert (voided.state, voided.effect_possible, voided.settled_at) == ("error", False, None)
     assert (claim.key, claim.taken_over) == (action(run=RUN_B).key, False)
     assert claim.idempotency_key == f"{DOMAIN_KEY}~2"
-    assert await threads.untold(THREAD) == []
+    assert await threads.pending_notices(THREAD) == []
 
 
 async def test_a_business_fact_that_may_have_happened_is_not_free(
@@ -1296,7 +1298,7 @@ async def test_a_run_that_was_given_up_starts_nothing_any_more(
     await dispatched(ledger, forgotten)
     left = action("0.3", args='{"order_id":"4"}')
     await handed_back(ledger, left)
-    lookup = replace(action("0.4", effect=Effect.LOOKUP, args='{"order_id":"5"}'), can_ask=True)
+    lookup = replace(action("0.4", effect=Effect.LOOKUP, args='{"order_id":"5"}'), can_look_up=True)
     await dispatched(ledger, lookup)
 
     await give_up(threads, RUN_A, [intent.position, taken_over.position], by=RUN_B)
@@ -1320,17 +1322,17 @@ async def test_a_run_that_was_given_up_starts_nothing_any_more(
 async def test_what_a_run_that_was_given_up_asks_about_is_not_sent(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
-    from commitline.ledger import Ask
+    from commitline.ledger import LookUp
 
-    request = replace(action(effect=Effect.LOOKUP), can_ask=True)
+    request = replace(action(effect=Effect.LOOKUP), can_look_up=True)
     await dispatched(ledger, request)
     ask = await ledger.claim(request, attempt(1))
-    assert isinstance(ask, Ask)
+    assert isinstance(ask, LookUp)
 
     await give_up(threads, RUN_A, [request.position], by=RUN_B)
 
     with pytest.raises((RunNotRunning, Fenced)):
-        await ledger.send_after_asking(request, ask.call)
+        await ledger.send_after_lookup(request, ask.call)
     assert (await row(ledger, request)).state == "unknown"
 
 
@@ -1438,7 +1440,7 @@ async def test_a_run_is_given_up_behind_a_claim_and_what_that_sends_is_parked(
     assert isinstance(claim, Dispatched)
     assert found[request.position].state == "unknown"
     assert await ledger.record(claim, RECEIPT) == RECEIPT
-    assert [one.key for one in await threads.untold(THREAD)] == [request.key]
+    assert [one.key for one in await threads.pending_notices(THREAD)] == [request.key]
 
 
 async def test_a_record_that_waits_for_giving_up_settles_what_was_parked(
@@ -1456,7 +1458,7 @@ async def test_a_record_that_waits_for_giving_up_settles_what_was_parked(
 
     assert found[request.position].state == "unknown"
     assert recorded == RECEIPT
-    assert [one.key for one in await threads.untold(THREAD)] == [request.key]
+    assert [one.key for one in await threads.pending_notices(THREAD)] == [request.key]
 
 
 async def test_giving_up_that_waits_for_a_record_tells_what_was_recorded(
@@ -1474,7 +1476,7 @@ async def test_giving_up_that_waits_for_a_record_tells_what_was_recorded(
 
     assert recorded == RECEIPT
     assert found[request.position].recorded == RECEIPT
-    assert await threads.untold(THREAD) == []
+    assert await threads.pending_notices(THREAD) == []
 
 
 @pytest.mark.parametrize("domain_key", [None, DOMAIN_KEY], ids=["keyless", "keyed"])
@@ -1929,7 +1931,7 @@ async def test_a_fork_parks_what_may_have_been_sent_from_its_turn_on_and_voids_w
     free = await dispatched(ledger, action("e1-1.0", domain_key=DOMAIN_KEY))
     assert free.idempotency_key == f"{DOMAIN_KEY}~2"
     await ledger.record(claim, RECEIPT)
-    assert [one.key for one in await threads.untold(THREAD)] == [sent.key]
+    assert [one.key for one in await threads.pending_notices(THREAD)] == [sent.key]
 
 
 async def test_an_unknown_that_a_fork_left_holds_back_its_repetition(
@@ -1960,10 +1962,10 @@ async def test_what_was_told_in_what_a_fork_takes_back_is_told_again(
 
     await threads.fork(RUN_A, 1)
 
-    assert [one.key for one in await threads.untold(THREAD)] == [late.key]
-    assert await threads.untold(OTHER) == []
+    assert [one.key for one in await threads.pending_notices(THREAD)] == [late.key]
+    assert await threads.pending_notices(OTHER) == []
     await threads.commit(turn(3, step=1, epoch=1, told=[late.key]))
-    assert await threads.untold(THREAD) == []
+    assert await threads.pending_notices(THREAD) == []
 
 
 async def test_a_fork_is_all_or_nothing(
@@ -2142,4 +2144,4 @@ async def test_commits_receives_and_deletions_of_other_conversations_do_not_wait
         await threads.delete(OTHER)
         await threads.read(RUN_A, THREAD)
         await dispatched(ledger, action())
-        await threads.untold(THREAD)
+        await threads.pending_notices(THREAD)

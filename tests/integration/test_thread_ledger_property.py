@@ -35,10 +35,10 @@ from commitline.identity import ActionKey, Position, RunKey, position
 from commitline.ledger import (
     ActionLedger,
     ActionRequest,
-    Ask,
     Attempt,
     Dispatched,
     Effect,
+    LookUp,
     NewMessage,
     Outcome,
     ThreadLedger,
@@ -498,7 +498,7 @@ class Crowd:
         found = await self.threads.read(run, self.name)
         self.orders.append([(one.version, one.ordinal) for one in found.messages])
         mine = [one.step for one in found.messages if one.run_key == run]
-        told = [one.key for one in await self.threads.untold(self.name)]
+        told = [one.key for one in await self.threads.pending_notices(self.name)]
         step = max(mine, default=STEPS[0] - 1) + 1
         request = f"r{self.chance.randrange(4)}"
         new = all(one.request_id != request for one in found.messages)
@@ -547,12 +547,12 @@ class Crowd:
             effective_digest=digest(parse(args)),
             domain_key=f"{self.name}-{number}" if fact else None,
             thread_id=self.name,
-            can_ask=True,
+            can_look_up=True,
         )
         claim = await self.ledger.claim(request, Attempt(self.now(), uuid4(), HOUR))
         if isinstance(claim, Dispatched):
             self.held.append((claim, request))
-        elif isinstance(claim, Ask):
+        elif isinstance(claim, LookUp):
             self.held.append((claim.call, request))
 
     async def end(self, operation: str, claim: Dispatched, request: ActionRequest) -> None:
@@ -638,7 +638,7 @@ async def check_crowd(crowd: Crowd, pool: Pool) -> None:
         pool, "select * from agent_actions where thread_id = %(thread)s", crowd.name
     )
     for row in actions:
-        assert row["told_version"] is None or row["told_version"] in standing
+        assert row["notified_version"] is None or row["notified_version"] in standing
     holders = Counter(
         row["domain_key"]
         for row in actions

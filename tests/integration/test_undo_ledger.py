@@ -24,13 +24,13 @@ from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Ask,
     Attempt,
     Busy,
     Dispatched,
     DueUndo,
     Effect,
     Intended,
+    LookUp,
     Outcome,
     Parked,
 )
@@ -171,7 +171,7 @@ async def test_a_run_that_is_being_undone_starts_nothing_forward_and_undoes(
     assert (await dispatched(ledger, undo(charge()), 101)).idempotency_key == REFUND_KEY
     run = await ledger.get_run(RUN)
     assert run is not None
-    assert (run.state, run.stop_reason) == ("unwinding", "it failed")
+    assert (run.state, run.stop_reason) == ("undoing", "it failed")
 
 
 async def test_an_undo_that_succeeds_marks_frees_and_is_not_due_again(
@@ -192,7 +192,7 @@ async def test_an_undo_that_succeeds_marks_frees_and_is_not_due_again(
     run = await ledger.get_run(RUN)
     assert run is not None
     assert run.state == "ended"
-    assert run.unwound_at is not None
+    assert run.undo_ended_at is not None
 
 
 async def test_the_business_fact_can_be_asked_for_again_and_the_next_undo_has_another_key(
@@ -312,7 +312,7 @@ async def test_a_run_that_is_being_undone_is_not_closed_by_a_late_attempt_of_its
 
     run = await ledger.end_run(RUN, attempt_at=at(150))
 
-    assert run.state == "unwinding"
+    assert run.state == "undoing"
     assert (await get(ledger, charge())).state == "dispatched"
 
 
@@ -424,26 +424,28 @@ async def test_to_settle_sends_what_has_a_key_and_only_in_an_unwinding(
 
 
 async def test_who_only_asks_never_sends(ledger: ActionLedger) -> None:
-    asked = charge(effect=Effect.LOOKUP, can_ask=True)
+    asked = charge(effect=Effect.LOOKUP, can_look_up=True)
     await dispatched(ledger, asked)
     await begin(ledger)
-    asks = replace(asked, purpose="settle", only_asks=True)
+    asks = replace(asked, purpose="settle", lookup_only=True)
 
     claim = await ledger.claim(asks, attempt(101))
 
-    assert isinstance(claim, Ask)
+    assert isinstance(claim, LookUp)
     with pytest.raises(RunNotRunning):
-        await ledger.send_after_asking(asks, claim.call)
+        await ledger.send_after_lookup(asks, claim.call)
     await ledger.record(claim.call, NEVER)
     assert await plan(ledger) == []
-    assert isinstance(await ledger.claim(replace(asks, can_ask=False), attempt(102)), AlreadyDone)
+    assert isinstance(
+        await ledger.claim(replace(asks, can_look_up=False), attempt(102)), AlreadyDone
+    )
 
 
 async def test_who_only_asks_and_cannot_parks(ledger: ActionLedger) -> None:
     await dispatched(ledger, charge())
     await begin(ledger)
 
-    claim = await ledger.claim(charge(purpose="settle", only_asks=True), attempt(101))
+    claim = await ledger.claim(charge(purpose="settle", lookup_only=True), attempt(101))
 
     assert isinstance(claim, Parked)
     assert "its run is over" in (claim.action.parked_reason or "")
@@ -454,12 +456,12 @@ async def test_an_undo_that_can_be_asked_about_is_sent_again_when_it_never_happe
 ) -> None:
     await done(ledger, charge())
     await begin(ledger)
-    asked = undo(charge(), effect=Effect.LOOKUP, can_ask=True)
+    asked = undo(charge(), effect=Effect.LOOKUP, can_look_up=True)
     await dispatched(ledger, asked, 101)
     claim = await ledger.claim(asked, attempt(102))
-    assert isinstance(claim, Ask)
+    assert isinstance(claim, LookUp)
 
-    await ledger.send_after_asking(asked, claim.call)
+    await ledger.send_after_lookup(asked, claim.call)
 
     await ledger.record(claim.call, REFUNDED)
     assert (await get(ledger, charge())).undone_by == asked.key
@@ -838,7 +840,7 @@ async def test_a_run_that_is_given_up_while_it_is_being_undone_goes_on_being_und
     )
 
     runs = [await ledger.get_run(key) for key in (RUN, below)]
-    assert [run.state for run in runs if run] == ["unwinding", "unwinding"]
+    assert [run.state for run in runs if run] == ["undoing", "undoing"]
     for one in (undo(charge()), undo(lower, domain_key=None)):
         await done(ledger, one, REFUNDED, 102)
     assert await finish(ledger)

@@ -158,7 +158,7 @@ update agent_actions
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
 
--- take_to_ask: own an action in order to ask about it; until when it may be sent stays (where
+-- take_to_look_up: own an action in order to ask about it; until when it may be sent stays (where
 -- an older release has not said so, it is the lease, which this overwrites).
 update agent_actions
    set claim_token = %(token)s,
@@ -170,7 +170,7 @@ update agent_actions
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
 
--- send_after_asking: it surely never happened; call it, if the asking run still runs.
+-- send_after_lookup: it surely never happened; call it, if the asking run still runs.
 with run as (
     select run_key from agent_runs
      where run_key = %(run_key)s and state = 'running'
@@ -289,12 +289,12 @@ returning completion::text;
 select completion::text from agent_completions
  where run_key = %(run_key)s and step = %(step)s;
 
--- untold: what has been settled since the run was told that it is unknown, up to this turn.
+-- pending_notices: what has been settled since the run was told that it is unknown, up to this turn.
 select *, clock_timestamp() as now from agent_actions
  where run_key = %(run_key)s and settled_at is not null
-   and (told_step is null or told_step = %(step)s)
+   and (notified_step is null or notified_step = %(step)s)
  order by settled_at, key;
 
--- mark_told: the model is told of them at this turn.
-update agent_actions set told_step = %(step)s
- where key = any(%(keys)s) and settled_at is not null and told_step is null;
+-- mark_notified: the model is told of them at this turn.
+update agent_actions set notified_step = %(step)s
+ where key = any(%(keys)s) and settled_at is not null and notified_step is null;

@@ -28,10 +28,10 @@ from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Ask,
     Attempt,
     Dispatched,
     Effect,
+    LookUp,
     Outcome,
     Owned,
     Parked,
@@ -57,8 +57,8 @@ CONSTRAINTS = {
         "agent_runs_state_is_known",
         "agent_runs_stop_says_why",
         "agent_runs_sub_agent_has_an_owner",
-        "agent_runs_unwinding_is_final",
-        "agent_runs_unwound_had_begun",
+        "agent_runs_undo_is_final",
+        "agent_runs_undo_ended_had_begun",
     ],
     "agent_actions": [
         "agent_actions_a_receipt_changes_nothing",
@@ -331,7 +331,7 @@ def old_action(position: str) -> ActionRequest:
         effect=Effect.LOOKUP,  # newer code; the row's own counts
         requested_digest="d",
         effective_digest=f"d{position}",
-        can_ask=True,
+        can_look_up=True,
         settles_after=timedelta(minutes=1),
     )
 
@@ -359,8 +359,8 @@ async def test_what_an_older_release_left_is_kept_and_can_be_claimed(empty_url: 
         assert connection.execute(everything).fetchall() == before
     assert ask(
         empty_url,
-        "select distinct failures, sent_until, asking, in_progress, settled_at, told_step, "
-        "told_version from agent_actions",
+        "select distinct failures, sent_until, asking, in_progress, settled_at, notified_step, "
+        "notified_version from agent_actions",
     ) == [(0, None, False, False, None, None, None)]
     async with ledger_pool(empty_url, size=2) as pool:
         ledger = ActionLedger(pool)
@@ -376,7 +376,7 @@ def later(second: int = 1) -> Attempt:
 async def claim_what_is_old(ledger: ActionLedger) -> None:
     for second in (1, 2):  # its lease, whoever asks, and not the lease of who asked last
         asked = await ledger.claim(old_action("0.0"), later(second))
-        assert isinstance(asked, Ask)
+        assert isinstance(asked, LookUp)
         assert timedelta(minutes=2) < asked.settles_in <= timedelta(minutes=3)
     sent_again = await ledger.claim(old_action("0.1"), later())
     assert isinstance(sent_again, Dispatched)
@@ -481,7 +481,7 @@ class PreviousRelease:
 
 def test_the_previous_releases_queries_are_all_there() -> None:
     assert len(previous_queries()) == 33
-    assert {"open_run", "claim_new", "record", "mark_told"} <= set(previous_queries())
+    assert {"open_run", "claim_new", "record", "mark_notified"} <= set(previous_queries())
 
 
 @pytest.mark.parametrize("name", sorted(previous_queries()))

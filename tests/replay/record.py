@@ -128,7 +128,7 @@ THREE = call(
     ("send_receipt", {"order_id": "4821", "to": "ada@example.com"}),
     text="I look it up, charge it and mail the receipt.",
 )
-LOOK = call(("lookup_order", {"order_id": "1"}))
+CHECK_QUESTION = call(("lookup_order", {"order_id": "1"}))
 ERRORS = call(
     ("fails", {}),
     ("refuses", {"why": "declined"}),
@@ -143,7 +143,7 @@ def cuts_the_database(request: ModelRequest) -> Completion:
     """Answer while the database goes away; it is back by itself some time after."""
     PROXIES[0].cut()
     threading.Timer(3, PROXIES[0].restore).start()
-    return LOOK
+    return CHECK_QUESTION
 
 
 SCRIPTS: dict[str, Sequence[Answer]] = {
@@ -154,20 +154,24 @@ SCRIPTS: dict[str, Sequence[Answer]] = {
         call(("lookup_order", {"order_id": "1"})),
         say("Sorry."),
     ],
-    "out_of_steps": [LOOK, LOOK, LOOK],
+    "out_of_steps": [CHECK_QUESTION, CHECK_QUESTION, CHECK_QUESTION],
     "canceled": [call(("waits", {}), ("lookup_order", {"order_id": "4821"})), say("Never.")],
     "within_its_deadline": [THREE, say("Done.")],
     "past_its_deadline": [call(("waits", {}), ("lookup_order", {"order_id": "4821"}))],
-    "recorded_later": [call(("outlives_the_database", {"seconds": 3})), LOOK, say("Done.")],
+    "recorded_later": [
+        call(("outlives_the_database", {"seconds": 3})),
+        CHECK_QUESTION,
+        say("Done."),
+    ],
     "outcome_recorded_later": [
         call(("outlives_the_database", {"seconds": 3})),
-        LOOK,
+        CHECK_QUESTION,
         say("Done."),
     ],
     "turn_recorded_later": [cuts_the_database, say("Done.")],
     "three_calls_of_a_thread": [THREE, say("Done.")],
-    "two_requests_of_a_thread": [LOOK, say("One."), LOOK, say("Two.")],
-    "forked": [LOOK, LOOK, say("Done.")],
+    "two_requests_of_a_thread": [CHECK_QUESTION, say("One."), CHECK_QUESTION, say("Two.")],
+    "forked": [CHECK_QUESTION, CHECK_QUESTION, say("Done.")],
     "sub_agents": [
         call(("clerk", {"prompt": "Look."}), ("clerk", {"prompt": "Fail."})),
         say("Done."),
@@ -186,7 +190,7 @@ def looks_or_fails(request: ModelRequest) -> Completion:
     """Do what the prompt says."""
     if request.messages[0].text == "Fail.":
         raise ModelRejected("it fails")
-    return LOOK if len(request.messages) == 1 else say("Looked.")
+    return CHECK_QUESTION if len(request.messages) == 1 else say("Looked.")
 
 
 CLERK = Agent("clerk", ScriptedModel("clerk's", [looks_or_fails] * 2), "", [lookup_order])

@@ -61,8 +61,8 @@ def action_row(run: RunKey, at: str, now: datetime, **given: Any) -> Action:
         "asking": False,
         "in_progress": False,
         "relayed": False,
-        "told_step": None,
-        "told_version": None,
+        "notified_step": None,
+        "notified_version": None,
         "codec_version": 1,
     }
     return Action(**{**plain, **given})

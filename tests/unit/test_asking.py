@@ -13,7 +13,7 @@ from temporalio import activity
 from commitline import Effect, ToolContext, tool
 from commitline.activities.app.interrupt import Asking, Paused, is_pause
 from commitline.activities.guard.guarded_activity import GuardedActivity
-from commitline.errors import CannotAsk, UnrepresentableValue
+from commitline.errors import CannotInterrupt, UnrepresentableValue
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import Question
 
@@ -93,13 +93,13 @@ async def test_nobody_is_asked_outside_a_run() -> None:
     async def charge() -> None:
         """Be an activity of another workflow."""
 
-    with pytest.raises(CannotAsk, match="nobody can be asked here"):
+    with pytest.raises(CannotInterrupt, match="nobody can be asked here"):
         await asks.fn(context())
-    assert not GuardedActivity(charge, effect=Effect.IDEMPOTENT).may_ask
+    assert not GuardedActivity(charge, effect=Effect.IDEMPOTENT).may_interrupt
 
 
 def test_a_plain_function_is_told_that_it_cannot_ask() -> None:
-    with pytest.raises(CannotAsk, match="make the tool `async def`"):
+    with pytest.raises(CannotInterrupt, match="make the tool `async def`"):
         _ = context(Asking()).interrupt("What?")
 
 

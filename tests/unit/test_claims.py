@@ -75,7 +75,7 @@ DONE = replace(
 )
 DEAD = replace(DISPATCHED, now=NOON + 6 * MINUTE)
 LOOKUP = replace(DISPATCHED, effect=Effect.LOOKUP)
-CAN_ASK = replace(REQUEST, can_ask=True)
+CAN_LOOK_UP = replace(REQUEST, can_look_up=True)
 
 
 def of_another(found: Action) -> Action:
@@ -142,25 +142,25 @@ def test_effective_arguments_may_differ_at_a_position_whose_requested_ones_do_no
 
 
 @pytest.mark.parametrize(
-    ("effect", "key_ttl", "age", "can_ask", "verdict"),
+    ("effect", "key_ttl", "age", "can_look_up", "verdict"),
     [
         (Effect.IDEMPOTENT, None, timedelta(days=365), False, Verdict.TAKE_OVER),
         (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=23), False, Verdict.TAKE_OVER),
         (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=23), True, Verdict.TAKE_OVER),
         (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=24), False, Verdict.PARK),
-        (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=24), True, Verdict.ASK),
-        (Effect.LOOKUP, None, timedelta(0), True, Verdict.ASK),
+        (Effect.IDEMPOTENT, timedelta(hours=24), timedelta(hours=24), True, Verdict.LOOK_UP),
+        (Effect.LOOKUP, None, timedelta(0), True, Verdict.LOOK_UP),
         (Effect.LOOKUP, None, timedelta(0), False, Verdict.PARK),
         (Effect.AT_MOST_ONCE, None, timedelta(0), False, Verdict.PARK),
         (Effect.AT_MOST_ONCE, None, timedelta(0), True, Verdict.PARK),
     ],
 )
 def test_a_lost_attempt_is_repeated_only_where_the_key_still_counts(
-    effect: Effect, key_ttl: timedelta | None, age: timedelta, can_ask: bool, verdict: Verdict
+    effect: Effect, key_ttl: timedelta | None, age: timedelta, can_look_up: bool, verdict: Verdict
 ) -> None:
     found = replace(DISPATCHED, effect=effect, key_ttl=key_ttl, now=NOON + age)
 
-    assert take_over(found, can_ask=can_ask) is verdict
+    assert take_over(found, can_look_up=can_look_up) is verdict
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_parked_row_says_why(effect: Effect, reason: str) -> None:
     ("effect", "verdict"),
     [
         (Effect.IDEMPOTENT, Verdict.TAKE_OVER),
-        (Effect.LOOKUP, Verdict.ASK),
+        (Effect.LOOKUP, Verdict.LOOK_UP),
         (Effect.AT_MOST_ONCE, Verdict.TAKE_OVER),
     ],
 )
@@ -194,9 +194,9 @@ def test_what_is_in_progress_downstream_is_called_again_even_if_at_most_once(
     found = replace(DEAD, effect=effect, in_progress=True)
 
     if claimant == "itself":
-        assert judge_own(found, CAN_ASK, LATER) is verdict
+        assert judge_own(found, CAN_LOOK_UP, LATER) is verdict
     else:
-        assert judge_holder(of_another(found), CAN_ASK, LATER) is verdict
+        assert judge_holder(of_another(found), CAN_LOOK_UP, LATER) is verdict
 
 
 def test_what_is_in_progress_is_not_called_again_once_its_key_is_forgotten() -> None:
@@ -206,7 +206,9 @@ def test_what_is_in_progress_is_not_called_again_once_its_key_is_forgotten() -> 
 
 
 @pytest.mark.parametrize("found", [LOOKUP, replace(DISPATCHED, key_ttl=MINUTE)])
-@pytest.mark.parametrize(("request_", "verdict"), [(CAN_ASK, Verdict.ASK), (REQUEST, Verdict.PARK)])
+@pytest.mark.parametrize(
+    ("request_", "verdict"), [(CAN_LOOK_UP, Verdict.LOOK_UP), (REQUEST, Verdict.PARK)]
+)
 def test_a_lost_attempt_is_asked_about_by_who_can(
     found: Action, request_: ActionRequest, verdict: Verdict
 ) -> None:
@@ -220,14 +222,14 @@ def test_a_lost_attempt_is_asked_about_by_who_can(
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (replace(LOOKUP, asking=True), Verdict.ASK),
+        (replace(LOOKUP, asking=True), Verdict.LOOK_UP),
         (LOOKUP, Verdict.GO_ON),
-        (replace(DISPATCHED, asking=True), Verdict.ASK),
-        (replace(LOOKUP, asking=True, now=NOON + 6 * MINUTE), Verdict.ASK),
+        (replace(DISPATCHED, asking=True), Verdict.LOOK_UP),
+        (replace(LOOKUP, asking=True, now=NOON + 6 * MINUTE), Verdict.LOOK_UP),
     ],
     ids=["asks", "was given it to send", "asks, as its key was forgotten", "asks, lease over"],
 )
-@pytest.mark.parametrize("request_", [REQUEST, CAN_ASK], ids=["cannot ask", "can ask"])
+@pytest.mark.parametrize("request_", [REQUEST, CAN_LOOK_UP], ids=["cannot ask", "can ask"])
 def test_the_very_attempt_that_asks_asks_and_the_one_that_sends_goes_on(
     found: Action, verdict: Verdict, request_: ActionRequest
 ) -> None:
@@ -241,7 +243,7 @@ def test_an_attempt_that_asks_is_fenced_by_a_later_one_as_any_other() -> None:
     found = replace(LOOKUP, asking=True, attempt_at=NOON + 2 * MINUTE)
 
     with pytest.raises(Fenced):
-        judge_own(found, CAN_ASK, LATER)
+        judge_own(found, CAN_LOOK_UP, LATER)
 
 
 @pytest.mark.parametrize(

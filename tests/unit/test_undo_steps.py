@@ -35,7 +35,7 @@ def test_a_step_that_cannot_travel_is_passed_by_and_holds_up_no_other() -> None:
 
     passed, kept = _that_travel([huge, small])
 
-    assert (passed.arguments, passed.origin, passed.passes) == ("{}", None, huge.passes)
+    assert (passed.arguments, passed.header, passed.passes) == ("{}", None, huge.passes)
     assert "too many to travel" in passed.problem
     assert kept == small
 

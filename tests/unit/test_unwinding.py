@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from temporalio import workflow
 
-from commitline.activities.contract.action_header import Origin
+from commitline.activities.contract.action_header import ActionHeader
 from commitline.activities.contract.limits import CallLimits
 from commitline.activities.contract.reply import Reply
 from commitline.activities.contract.undo import UndoStep
@@ -31,9 +31,11 @@ async def test_what_cannot_be_begun_is_passed_by_in_the_end(
 
     monkeypatch.setattr(calls, "settled_reply", settled_reply)
     monkeypatch.setattr(workflow, "set_current_details", lambda details: None)
-    made = unwinding.Unwinding(RUN, Progress(agent="", prompt=""))
-    origin = Origin(RUN, Position("undo-0.0"), "d", purpose="undo", undoes=ActionKey("r/1:0.0"))
-    step = UndoStep(ActionKey("r/1:0.0"), "refund", "{}", CallLimits(1, 1), "Undo", origin=origin)
+    made = unwinding.Undo(RUN, Progress(agent="", prompt=""))
+    header = ActionHeader(
+        RUN, Position("undo-0.0"), "d", purpose="undo", undoes=ActionKey("r/1:0.0")
+    )
+    step = UndoStep(ActionKey("r/1:0.0"), "refund", "{}", CallLimits(1, 1), "Undo", header=header)
 
     await made._take(step, 1)
 

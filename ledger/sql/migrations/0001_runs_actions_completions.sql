@@ -19,10 +19,10 @@ create table agent_runs (
     constraint agent_runs_pkey primary key (run_key),
     -- running    -- opened by the run's first activity; claims succeed
     -- stopping   -- running -> stopping: a stop was asked for; nothing new starts
-    -- unwinding  -- running | stopping -> unwinding: what stands is being undone
+    -- undoing    -- running | stopping -> undoing: what stands is being undone
     -- ended      -- any -> ended; ended -> running when a reset or a retry goes on
     constraint agent_runs_state_is_known
-        check (state in ('running', 'stopping', 'unwinding', 'ended')),
+        check (state in ('running', 'stopping', 'undoing', 'ended')),
     constraint agent_runs_ended_says_when
         check (state <> 'ended' or ended_attempt_at is not null)
 );

@@ -12,12 +12,12 @@ alter table agent_actions
     add column in_progress  boolean     not null default false,
     -- When what was unknown became known, and the model turn that told its run.
     add column settled_at   timestamptz,
-    add column told_step    integer,
+    add column notified_step    integer,
     -- Bug prevented: a tool that is called for ever, because its count started below zero.
     add constraint agent_actions_failures_count_from_zero check (failures >= 0),
     -- Bug prevented: a run that is told twice, at two turns, of one settlement.
     add constraint agent_actions_told_what_was_settled
-        check (told_step is null or settled_at is not null);
+        check (notified_step is null or settled_at is not null);
 
 -- What a run has to be told.
 create index agent_actions_settled on agent_actions (run_key) where settled_at is not null;

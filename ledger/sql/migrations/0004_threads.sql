@@ -101,8 +101,8 @@ create index agent_actions_claimed_for_another on agent_actions (claimed_by)
     where claimed_by <> key;
 alter table agent_actions
     -- The version of the thread in which it was told, after it had been settled.
-    add column told_version  integer;
+    add column notified_version  integer;
 alter table agent_actions
     -- Bug prevented: something told as settled that still is not.
     add constraint agent_actions_told_in_a_version_what_was_settled
-        check (told_version is null or settled_at is not null);
+        check (notified_version is null or settled_at is not null);

@@ -7,8 +7,8 @@ alter table agent_runs
     add column compensate    boolean not null default false,
     -- When undoing began last, and when it was through: with everything undone, or a list of
     -- what stands.
-    add column unwinding_at  timestamptz,
-    add column unwound_at    timestamptz,
+    add column undo_began_at  timestamptz,
+    add column undo_ended_at    timestamptz,
     -- How the workflow ended where the run could not say so itself: terminated, timed_out, …
     add column gone_as       text,
     -- Temporal's namespace; what lives in one is not to be found in another.
@@ -19,10 +19,10 @@ alter table agent_runs
     add constraint agent_runs_parent_exists
         foreign key (parent_key) references agent_runs (run_key),
     -- Bug prevented: a run that a reset drives forward after what it did was taken back.
-    add constraint agent_runs_unwinding_is_final
-        check (unwinding_at is null or stopped_at is not null),
-    add constraint agent_runs_unwound_had_begun
-        check (unwound_at is null or unwinding_at is not null);
+    add constraint agent_runs_undo_is_final
+        check (undo_began_at is null or stopped_at is not null),
+    add constraint agent_runs_undo_ended_had_begun
+        check (undo_ended_at is null or undo_began_at is not null);
 create index agent_runs_by_parent on agent_runs (parent_key) where parent_key is not null;
 -- What the relay looks through.
 create index agent_runs_open on agent_runs (looked_at nulls first) where state <> 'ended';

@@ -50,7 +50,7 @@ begin
         if held.status = 'done' and held.effect_possible and held.compensator is not null
            and held.undone_by is null
            and exists (select from agent_runs r
-                        where r.run_key = held.run_key and r.state = 'unwinding') then
+                        where r.run_key = held.run_key and r.state = 'undoing') then
             -- Nobody is to rely on what is just being taken back.
             return query select holder, 'undoing', null::text, null::text;
             return;

@@ -26,7 +26,7 @@ language sql as $function$
              or held.undone_by is not null then 'stands'
         when held.compensator is not null and (
                 exists (select from up
-                         where state = 'unwinding' or state = 'stopping' and compensate)
+                         where state = 'undoing' or state = 'stopping' and compensate)
                 or exists (select from agent_relay q
                             where q.key = held.key and q.why = 'undo'
                               and q.due_at > clock_timestamp() - interval '2 minutes'))
@@ -96,7 +96,7 @@ begin
                 select from agent_runs r where r.run_key = a.run_key
                    and (r.state = 'running'
                         or (a.relayed and r.state = 'ended' and r.stopped_at is null)
-                        or (a.position like 'undo-%' and r.state = 'unwinding')));
+                        or (a.position like 'undo-%' and r.state = 'undoing')));
         if not found then
             return query select holder,
                 case when held.tool = request->>'tool'

@@ -11,7 +11,7 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field
 
 from commitline import App, Effect, Tool, tool
-from commitline.activities import Completion, ToolCall
+from commitline.activities.contract.conversation import Completion, ToolCall
 from commitline.activities.model.model import MAX_CALLS, examine
 from commitline.activities.model.scripted_model import call, say
 from commitline.errors import InvalidArguments, ModelRejected

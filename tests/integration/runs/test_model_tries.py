@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from commitline import Agent, App
-from commitline.activities import Completion, ModelRequest
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model import ModelRequest
 from commitline.activities.model.scripted_model import say
 from commitline.errors import ModelUnavailable
 

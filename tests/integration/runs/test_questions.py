@@ -427,6 +427,6 @@ async def test_nobody_is_asked_from_a_plain_function_or_another_process(bench: B
 
     assert [one.status for one in ran.results] == ["error", "error"]
     assert [parse(one.content)["error"]["type"] for one in ran.results] == [
-        "CannotAsk",
-        "CannotAsk",
+        "CannotInterrupt",
+        "CannotInterrupt",
     ], ran.results

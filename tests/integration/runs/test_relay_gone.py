@@ -281,7 +281,7 @@ async def test_a_run_that_is_being_undone_is_not_taken_for_gone(bench: Bench) ->
 
             async def unwinds() -> bool:
                 found = await ledger.get_run(key)
-                return found is not None and found.state == "unwinding"
+                return found is not None and found.state == "undoing"
 
             shop.refusing.clear()
             await eventually(unwinds)

@@ -447,7 +447,7 @@ async def test_what_claims_after_the_stop_is_committed_is_refused(bench: Bench) 
 
 
 async def test_what_was_asked_about_is_not_sent_once_the_stop_is_committed(bench: Bench) -> None:
-    asks = ActionRequest(**{**vars(request_at("0.0", Effect.LOOKUP)), "can_ask": True})
+    asks = ActionRequest(**{**vars(request_at("0.0", Effect.LOOKUP)), "can_look_up": True})
 
     async with ledger_pool(bench.settings.database_url, size=2) as pool:
         ledger = ActionLedger(pool)
@@ -458,7 +458,7 @@ async def test_what_was_asked_about_is_not_sent_once_the_stop_is_committed(bench
         claim = await ledger.claim(asks, attempt(1))
         await stop(ledger)
         with pytest.raises((RunNotRunning, Fenced)) as refused:
-            await ledger.send_after_asking(asks, claim.call)  # type: ignore[union-attr]
+            await ledger.send_after_lookup(asks, claim.call)  # type: ignore[union-attr]
 
     assert isinstance(refused.value, RunNotRunning)
 
