@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -17,55 +18,59 @@ sys.dont_write_bytecode = False
 pytest_plugins = ["commitline.testing.fixtures"]
 
 _STATUS = pytest.StashKey[int]()
+_TESTS: Final = Path(__file__).parent
 
 _LONGEST_FIRST: Final[Sequence[str]] = (
-    "test_soak.py",
-    "test_deadlines.py",
-    "test_long_runs.py",
-    "test_cli.py",
-    "test_threads_crash.py",
-    "test_references.py",
-    "test_replay_of_plans.py",
-    "test_reset_and_fork.py",
-    "test_demo.py",
-    "test_cli_threads.py",
-    "test_ledger_away.py",
-    "test_thread_ledger_property.py",
-    "test_devstack.py",
-    "test_undo.py",
-    "test_hostile_tools.py",
-    "test_deploys.py",
-    "test_threads.py",
-    "test_fencing.py",
-    "test_stop.py",
-    "test_cli_relay.py",
-    "test_sub_agents.py",
-    "test_relay_sends.py",
-    "test_relay_gone.py",
-    "test_plans.py",
-    "test_removed_tools.py",
-    "test_crash_windows.py",
-    "test_attempts.py",
-    "test_ledger_property.py",
-    "test_thread_requests.py",
-    "test_worker_process.py",
-    "test_provider_ids.py",
-    "test_guard_for_any_activity.py",
-    "test_client.py",
-    "test_agent_run.py",
-    "test_identity_in_runs.py",
-    "test_replay.py",
-    "test_migrations.py",
+    "crash/test_soak.py",
+    "integration/runs/test_deadlines.py",
+    "integration/runs/test_long_runs.py",
+    "integration/test_cli.py",
+    "crash/test_threads_crash.py",
+    "integration/runs/test_references.py",
+    "crash/test_replay_of_plans.py",
+    "integration/runs/test_reset_and_fork.py",
+    "crash/test_demo.py",
+    "integration/test_cli_threads.py",
+    "crash/test_ledger_away.py",
+    "integration/ledger/test_threads_property.py",
+    "integration/test_devstack.py",
+    "integration/runs/test_undo.py",
+    "integration/runs/test_hostile_tools.py",
+    "crash/test_deploys.py",
+    "integration/runs/test_threads.py",
+    "crash/test_fencing.py",
+    "integration/runs/test_stop.py",
+    "integration/test_cli_relay.py",
+    "integration/runs/test_sub_agents.py",
+    "integration/runs/test_relay_sends.py",
+    "integration/runs/test_relay_gone.py",
+    "integration/runs/test_plans.py",
+    "integration/runs/test_removed_tools.py",
+    "crash/test_crash_windows.py",
+    "integration/runs/test_attempts.py",
+    "integration/ledger/test_claims_property.py",
+    "integration/runs/test_thread_requests.py",
+    "crash/test_worker_process.py",
+    "integration/test_provider_ids.py",
+    "integration/runs/test_guard_for_any_activity.py",
+    "integration/runs/test_client.py",
+    "integration/runs/test_agent_run.py",
+    "integration/runs/test_identity_in_runs.py",
+    "replay/test_replay.py",
+    "migration/test_migrations.py",
 )
-"""The files that take longest, those that compute among those that wait. A process is given whole
-files: one of these at the end would have it work alone, while the others have nothing left to do.
-It needs ``--no-loadscope-reorder``: xdist would begin with those that have the most tests."""
+"""The files that take longest; those that compute are placed between those that wait.
+
+pytest-xdist gives whole files to its processes. A long file at the end would keep one process busy
+while the others have nothing left to do. The order needs ``--no-loadscope-reorder``, without which
+xdist begins with the files that have the most tests.
+"""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(_LONGEST_FIRST)}
-    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+    items.sort(key=lambda item: places.get(item.path.relative_to(_TESTS).as_posix(), len(places)))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
