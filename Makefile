@@ -41,7 +41,7 @@ bench: $(VENV)/.installed-bench ## Measure the ledger, the run, its history and 
 	$(BIN)/python bench/recovery.py
 
 soak: $(VENV)/.installed-all ## Run agents for ten minutes while everything fails at random.
-	$(BIN)/python -m commitline.testing.soak --seconds 600
+	$(BIN)/python -m commitline.tests.soak --seconds 600
 
 dev: $(VENV)/.installed-all ## Start Temporal, its UI and Postgres here, until Ctrl-C.
 	$(BIN)/commitline dev

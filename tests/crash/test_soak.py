@@ -12,9 +12,9 @@ from commitline.activities.contract.wire import to_text
 from commitline.activities.model.scripted_model import call, say
 from commitline.identity import RunKey
 from commitline.ledger import StoredMessage
-from commitline.testing.soak.conversations import malformed
-from commitline.testing.soak.stage import Result, run_soak
-from commitline.testing.soak.verdict import Aftermath, TalkSeen
+from commitline.tests.soak.conversations import malformed
+from commitline.tests.soak.stage import Result, run_soak
+from commitline.tests.soak.verdict import Aftermath, TalkSeen
 
 SECONDS: Final = 60
 """All in all, the calm at the end included. `make soak` is the long one."""
@@ -24,7 +24,7 @@ SEED: Final = 20260
 @pytest.fixture(scope="module")
 def soaked() -> Result:
     """What a soak came to. It has servers of its own, as it restarts them."""
-    print(f"again: python -m commitline.testing.soak --seconds {SECONDS} --seed {SEED}")
+    print(f"again: python -m commitline.tests.soak --seconds {SECONDS} --seed {SEED}")
     return run_soak(seconds=SECONDS, seed=SEED, told=print)
 
 

@@ -30,8 +30,8 @@ from commitline.ledger import (
     StoredMessage,
 )
 from commitline.testing.processes import WorkerProcess
-from commitline.testing.soak.conversations import malformed
 from commitline.tests.crash.stage import Gate, Played, Scene, Script, Stage, freeze_in_claim, until
+from commitline.tests.soak.conversations import malformed
 
 TEXT: Final = "Please charge order 4821."
 

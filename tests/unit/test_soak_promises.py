@@ -14,9 +14,9 @@ import pytest
 from commitline.identity import ActionKey, Position, RunKey, action_key
 from commitline.ledger import Action, Approval
 from commitline.ledger.relay import Queued, Waiting
-from commitline.testing.soak.counted import Counted, Violation
-from commitline.testing.soak.people import to_settle
-from commitline.testing.soak.promises import (
+from commitline.tests.soak.counted import Counted, Violation
+from commitline.tests.soak.people import to_settle
+from commitline.tests.soak.promises import (
     Intent,
     RunUndo,
     of_approvals,

@@ -13,12 +13,12 @@ from typing import Final
 
 import psycopg
 
-from ...errors import IdempotencyKeyConflict
-from ...identity import ActionKey
-from ...ledger import intend
-from .app import TOOLS
-from .promises import Intent
-from .script import FIRST_INTENT, IntentScript, intent_script_of
+from commitline.errors import IdempotencyKeyConflict
+from commitline.identity import ActionKey
+from commitline.ledger import intend
+from commitline.tests.soak.app import TOOLS
+from commitline.tests.soak.promises import Intent
+from commitline.tests.soak.script import FIRST_INTENT, IntentScript, intent_script_of
 
 _CONNECT_SECONDS: Final = 5
 _CREATE: Final = """

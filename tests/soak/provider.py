@@ -20,7 +20,7 @@ from collections import Counter
 from random import Random
 from typing import Any, Final
 
-from ..provider import World, main
+from commitline.testing.provider import World, main
 
 SEED: Final = "SOAK_PROVIDER_SEED"
 """The environment's variable."""
@@ -47,7 +47,7 @@ class FaultyWorld(World):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self._random = Random(seed)  # noqa: S311 - to be repeated, not to be secret
+        self._random = Random(seed)
         self._drawing = threading.Lock()
         self._faults: Counter[str] = Counter()
 

@@ -23,29 +23,37 @@ from typing import Any, Final
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError
 
-from ...activities.contract.conversation import RunResult
-from ...activities.contract.wire import from_text
-from ...client import AgentClient
-from ...config import Settings
-from ...devstack import DevStack
-from ...errors import CommitlineError, LedgerUnavailable, RunFailed, ThreadNotFound
-from ...handles.run import AnyRun, PlanHandle, RunHandle
-from ...identity import run_key, thread_workflow
-from ...ledger import ActionLedger, Run, StoredMessage, migrate
-from ..processes import ProviderProcess
-from ..proxy import TcpProxy
-from ..surroundings import own_environment, terminating_as_interrupt
-from . import provider as faulty_provider
-from .app import AGENT, PROVIDER, plan_of
-from .chaos import Chaos, Workers, faults
-from .counted import Counted, Violation
-from .outbox import Outbox
-from .people import People
-from .promises import RunUndo, waiting_for_nobody
-from .script import FIRST_SAID, Ending, plan_script_of, prompt_of, saying_of, script_of, thread_of
-from .verdict import Aftermath, RunSeen, TalkSeen
+from commitline.activities.contract.conversation import RunResult
+from commitline.activities.contract.wire import from_text
+from commitline.client import AgentClient
+from commitline.config import Settings
+from commitline.devstack import DevStack
+from commitline.errors import CommitlineError, LedgerUnavailable, RunFailed, ThreadNotFound
+from commitline.handles.run import AnyRun, PlanHandle, RunHandle
+from commitline.identity import run_key, thread_workflow
+from commitline.ledger import ActionLedger, Run, StoredMessage, migrate
+from commitline.testing.processes import ProviderProcess
+from commitline.testing.proxy import TcpProxy
+from commitline.testing.surroundings import own_environment, terminating_as_interrupt
+from commitline.tests.soak import provider as faulty_provider
+from commitline.tests.soak.app import AGENT, PROVIDER, plan_of
+from commitline.tests.soak.chaos import Chaos, Workers, faults
+from commitline.tests.soak.counted import Counted, Violation
+from commitline.tests.soak.outbox import Outbox
+from commitline.tests.soak.people import People
+from commitline.tests.soak.promises import RunUndo, waiting_for_nobody
+from commitline.tests.soak.script import (
+    FIRST_SAID,
+    Ending,
+    plan_script_of,
+    prompt_of,
+    saying_of,
+    script_of,
+    thread_of,
+)
+from commitline.tests.soak.verdict import Aftermath, RunSeen, TalkSeen
 
-APP: Final = "commitline.testing.soak.app:app"
+APP: Final = "commitline.tests.soak.app:app"
 WORKERS: Final = 3
 OPEN_RUNS: Final = 4
 """Runs of agents at a time."""

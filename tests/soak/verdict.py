@@ -24,15 +24,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from ...activities.contract.conversation import Message, RunResult, ToolResult
-from ...activities.contract.wire import from_text
-from ...canonical import parse
-from ...identity import Position, RunKey, action_key
-from ...ledger import Action, Approval, StoredMessage
-from ...ledger.relay import Waiting
-from .conversations import malformed
-from .counted import READ, Counted, Violation
-from .promises import (
+from commitline.activities.contract.conversation import Message, RunResult, ToolResult
+from commitline.activities.contract.wire import from_text
+from commitline.canonical import parse
+from commitline.identity import Position, RunKey, action_key
+from commitline.ledger import Action, Approval, StoredMessage
+from commitline.ledger.relay import Waiting
+from commitline.tests.soak.conversations import malformed
+from commitline.tests.soak.counted import READ, Counted, Violation
+from commitline.tests.soak.promises import (
     Intent,
     RunUndo,
     of_approvals,

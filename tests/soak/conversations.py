@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from ...activities.contract.conversation import Message
-from ...activities.contract.wire import from_text
-from ...ledger import StoredMessage
+from commitline.activities.contract.conversation import Message
+from commitline.activities.contract.wire import from_text
+from commitline.ledger import StoredMessage
 
 
 def malformed(stored: Sequence[StoredMessage], *, torn: bool = False) -> list[str]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from ...devstack import DevStack
-from ..processes import WorkerProcess
-from ..proxy import TcpProxy
+from commitline.devstack import DevStack
+from commitline.testing.processes import WorkerProcess
+from commitline.testing.proxy import TcpProxy
 
 _WEIGHTS: Final = {
     "kill a worker": 5,
@@ -51,7 +51,7 @@ class Fault:
 
 def faults(seed: int, *, workers: int) -> Iterator[Fault]:
     """Yield the faults of a soak, without end."""
-    random = Random(f"{seed}:chaos")  # noqa: S311 - to be repeated, not to be secret
+    random = Random(f"{seed}:chaos")
     kinds, weights = list(_WEIGHTS), list(_WEIGHTS.values())
     while True:
         yield Fault(

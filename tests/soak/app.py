@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from ... import (
+from commitline import (
     NEVER_HAPPENED,
     Agent,
     App,
@@ -28,10 +28,10 @@ from ... import (
     step,
     tool,
 )
-from ...activities.contract.conversation import Completion, Message
-from ...activities.model import ModelRequest
-from ...activities.model.scripted_model import call, say
-from .script import Call, PlanScript, is_prompt, read_prompt, script_of
+from commitline.activities.contract.conversation import Completion, Message
+from commitline.activities.model import ModelRequest
+from commitline.activities.model.scripted_model import call, say
+from commitline.tests.soak.script import Call, PlanScript, is_prompt, read_prompt, script_of
 
 PROVIDER: Final = "SOAK_PROVIDER_URL"
 """The environment's variable."""
@@ -165,11 +165,11 @@ async def _undo(ctx: ToolContext, path: str, subject: str) -> dict[str, Any]:
 
 def _send(path: str, body: dict[str, Any] | None = None, key: str | None = None) -> dict[str, Any]:
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(os.environ[PROVIDER] + path, data)  # noqa: S310
+    request = urllib.request.Request(os.environ[PROVIDER] + path, data)
     if key is not None:
         request.add_header("Idempotency-Key", key)
     try:
-        with urllib.request.urlopen(request, timeout=_SOCKET_SECONDS) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=_SOCKET_SECONDS) as answer:
             return dict(json.load(answer))
     except urllib.error.HTTPError as err:
         if err.code in _MEANING:

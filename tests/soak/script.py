@@ -199,7 +199,7 @@ def read_prompt(prompt: str) -> tuple[int, int]:
 
 
 def _random(named: str) -> Random:
-    return Random(named)  # noqa: S311 - to be repeated, not to be secret
+    return Random(named)
 
 
 def _ending(random: Random) -> Ending | None:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from ...identity import ActionKey, RunKey
-from ...ledger import Action, Approval
-from ...ledger.relay import Waiting
-from .counted import Counted, Violation
+from commitline.identity import ActionKey, RunKey
+from commitline.ledger import Action, Approval
+from commitline.ledger.relay import Waiting
+from commitline.tests.soak.counted import Counted, Violation
 
 GATED: Final = "pay"
 """The tool that a person has to approve."""

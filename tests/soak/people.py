@@ -11,12 +11,12 @@ from typing import Final
 
 from temporalio.service import RPCError
 
-from ...canonical import dumps
-from ...client import AgentClient
-from ...errors import CommitlineError
-from ...ledger import Action, ActionLedger, Approval, Outcome
-from ...ledger.relay import Waiting
-from .counted import Counted
+from commitline.canonical import dumps
+from commitline.client import AgentClient
+from commitline.errors import CommitlineError
+from commitline.ledger import Action, ActionLedger, Approval, Outcome
+from commitline.ledger.relay import Waiting
+from commitline.tests.soak.counted import Counted
 
 BY: Final = "soak"
 _LOOK_SECONDS: Final = 0.3

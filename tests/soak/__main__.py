@@ -1,0 +1,68 @@
+"""The soak: agents work for minutes while everything around them fails at random.
+
+    python -m commitline.tests.soak --seconds 120 --seed 7
+
+The soak starts runs and plans, sends requests to conversations, and commits intents or rolls them
+back, without pause, on three worker processes. People approve, reject or are away. Runs are
+stopped, stopped and undone, terminated, and undone later. Meanwhile workers are killed, frozen and
+told to stop; Postgres restarts; the connections to it are cut, frozen and delayed; the provider
+fails before and after its effects; some requests are sent twice; some conversations lose their run.
+
+Then the faults end. The soak waits until nothing is at work and nothing is due, and people settle a
+part of what is unknown. At last it compares, from outside, what the provider did, what the ledger
+says and what the models have read: they must agree (`verdict`, `promises`).
+
+One seed decides what each run does, which faults come and how the provider behaves. What a fault
+hits depends on timing too, so two soaks of one seed are alike and not the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from pathlib import Path
+
+from rich.console import Console
+
+from commitline.errors import CommitlineError
+from commitline.process import leave
+from commitline.tests.soak.report import report
+from commitline.tests.soak.stage import SHORTEST_SECONDS, run_soak
+
+
+def main() -> int:
+    """Play a soak and print what came of it; 1 if anything is not as promised."""
+    parser = argparse.ArgumentParser(
+        prog="python -m commitline.tests.soak", description="Run agents while everything fails."
+    )
+    parser.add_argument("--seconds", type=float, default=600, help="the calm at the end included")
+    parser.add_argument("--seed", type=int, default=None, help="by default a random one")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--keep-logs", type=Path, help="copy the workers' logs there")
+    given = parser.parse_args()
+    if given.seconds < SHORTEST_SECONDS:
+        parser.error(f"--seconds: at least {SHORTEST_SECONDS:g}")
+    seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
+    progress = Console(stderr=True, highlight=False)
+    out = progress if given.json else Console(highlight=False)
+    out.print(f"seed {seed}")
+    try:
+        result = run_soak(
+            seconds=given.seconds, seed=seed, told=progress.print, keep_logs=given.keep_logs
+        )
+        out.print(report(result), soft_wrap=True)
+        if given.json:
+            print(json.dumps(result.as_json()))
+        status = 1 if result.violations else 0
+    except KeyboardInterrupt:
+        status = 130
+    except CommitlineError as err:
+        progress.print(str(err), style="red")
+        status = 2
+    out.print(f"seed {seed}")
+    return status
+
+
+if __name__ == "__main__":
+    leave(main())
