@@ -123,7 +123,7 @@ async def _end_what_was_called(client: Client, ledger: ActionLedger, run: Run, s
 async def _check(ledger: ActionLedger, run: Run) -> None:
     thread = None if run.thread_id is None else await ledger.threads.get(run.thread_id)
     if thread is None:
-        check_not_stopped(run)  # an earlier release opened it
+        check_not_stopped(run)  # a plan's: it writes no conversation
     else:
         check_goes_back(run, thread)
 
@@ -150,7 +150,7 @@ async def _before_turn(client: Client, run: Run, step: int) -> tuple[str, int]:
 
 
 def _is_plan(run: Run) -> bool:
-    """Whether its steps were given: it writes no conversation (nor did an earlier release's)."""
+    """Whether its steps were given, by a plan: it writes no conversation."""
     return run.thread_id is None and run.spec is not None
 
 

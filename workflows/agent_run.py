@@ -27,8 +27,8 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.conversation import RunResult
-    from ..activities.contract.runs import OPEN_RUN, OpenRun
-    from ..activities.contract.wire import pack, raw_text, unpack
+    from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
+    from ..activities.contract.wire import pack, unpack
     from ..canonical import scrub
     from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
     from .action_headers import this_run
@@ -40,14 +40,6 @@ with workflow.unsafe.imports_passed_through():
 
 MESSAGE: Final = "message"
 
-_UNDO_UNOPENED: Final = "undo-unopened"
-"""The patch by which a run is undone that cannot be opened again."""
-_KNOWN_REQUESTS: Final = "known-requests"
-"""The patch by which a request that an execution was given counts once where it comes again."""
-_CANCELED_ROLLING: Final = "canceled-rolling"
-"""The patch by which a run ends that was cancelled before it went on as new."""
-_CLOSE_UNOPENED: Final = "close-unopened"
-"""The patch by which a run is closed that was cancelled while it was opened again."""
 _FIRST_REQUEST: Final = timedelta(seconds=30)
 """How long a run that was started for a request waits for it; it comes with the start."""
 
@@ -131,10 +123,10 @@ class AgentRun(RunFrame):
         try:
             turns = self._turns = await self._open(given)
         except (FailureError, asyncio.CancelledError) as err:
-            if _has_gone_on() and workflow.patched(_UNDO_UNOPENED):
+            if _has_gone_on():
                 # A retry, or the next execution of a long run: earlier ones did something.
                 await self._unwind(err)
-                if self._undone is None and cancelled() and workflow.patched(_CLOSE_UNOPENED):
+                if self._undone is None and cancelled():
                     await self._close()
             raise
         self._calls = turns.calls
@@ -186,12 +178,12 @@ class AgentRun(RunFrame):
         """Answer one request; None where the run has to go on in a new execution first."""
         while turns.step - task.step < turns.spec.max_steps:
             stop_here_if_cancelled()
-            if turns.version is not None and workflow.info().is_continue_as_new_suggested():
+            if workflow.info().is_continue_as_new_suggested():
                 return None
             result = await turns.take(task)
             if result is not None:
                 return result
-            if turns.unusable >= turns.spec.unusable_tries and turns.version is not None:
+            if turns.unusable >= turns.spec.unusable_tries:
                 raise failure(
                     OutputUnusable(f"nothing usable in {turns.unusable} turns: {turns.problem}")
                 )
@@ -200,7 +192,7 @@ class AgentRun(RunFrame):
     async def _open(self, given: RunInput) -> Turns:
         request = OpenRun(this_run(), given.agent, given.digest, given.limits, given.thread_id)
         summary = scrub(f"Open the run for {given.agent}", limit=150)
-        opened = raw_text(await call_ledger(OPEN_RUN, request, summary))
+        opened = unpack(Opened, await call_ledger(OPEN_RUN, request, summary))
         turns = Turns.opened(opened, given, self._progress)
         if given.carried is not None:
             self._take_up(given.carried)
@@ -216,14 +208,11 @@ class AgentRun(RunFrame):
         came = self._inbox
         self._task, self._inbox = carried.task, list(carried.inbox)
         known = self._known()
-        self._inbox += [
-            one for one in came if one not in known or not workflow.patched(_KNOWN_REQUESTS)
-        ]
+        self._inbox += [one for one in came if one not in known]
 
     def _continue_as_new(self, given: RunInput) -> None:
         turns = self._turns
-        assert turns is not None
-        assert turns.version is not None, "asked before"
+        assert turns is not None, "opened before"
         carried = Carried(
             turns.step,
             turns.version,
@@ -248,7 +237,7 @@ async def _let_go() -> None:
     Temporal does not hand a cancellation on to the next execution.
     """
     await handlers_finished()
-    if cancelled() and workflow.patched(_CANCELED_ROLLING):
+    if cancelled():
         raise asyncio.CancelledError
 
 

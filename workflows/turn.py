@@ -6,7 +6,6 @@ commits it together with the model's answer.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from temporalio import workflow
@@ -26,10 +25,9 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.sizes import changes_share, result_share
     from ..activities.contract.spec import AgentSpec
     from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, TurnResult
-    from ..activities.contract.wire import from_plain, pack_text, to_text, unpack
+    from ..activities.contract.wire import pack_text, to_text, unpack
     from ..activities.replies import call_reply as replies
-    from ..activities.runs.earlier_runs import RECORD_COMPLETION, RecordCompletion
-    from ..canonical import parse, scrub
+    from ..canonical import scrub
     from ..errors import ConversationTooLarge, NodeTimeout
     from ..identity import position
     from .action_headers import Surroundings, surroundings, this_run
@@ -56,15 +54,12 @@ class Turns:
 
     Args:
         spec: What the run keeps of its agent.
-        version: Of its conversation; None in a run that an earlier release opened, whose
-            messages are all fresh, every turn.
+        version: Of its conversation.
         given: What it was started with.
         progress: What it shows.
     """
 
-    def __init__(
-        self, spec: AgentSpec, version: int | None, given: RunInput, progress: Progress
-    ) -> None:
+    def __init__(self, spec: AgentSpec, version: int, given: RunInput, progress: Progress) -> None:
         self.spec = spec
         self.step = 0
         """Model turns so far."""
@@ -90,14 +85,9 @@ class Turns:
         progress.model = spec.model
 
     @classmethod
-    def opened(cls, opened: str, given: RunInput, progress: Progress) -> Turns:
-        """Begin, or go on, with what opening the run returned (JSON text)."""
-        plain = parse(opened)
-        if "spec" in plain:
-            found = from_plain(Opened, plain)
-            turns = cls(found.spec, found.version, given, progress)
-        else:
-            turns = cls(from_plain(AgentSpec, plain), None, given, progress)
+    def opened(cls, opened: Opened, given: RunInput, progress: Progress) -> Turns:
+        """Begin, or go on, with what opening the run returned."""
+        turns = cls(opened.spec, opened.version, given, progress)
         if given.carried is not None:
             carried = given.carried
             turns.step, turns.version, turns.epoch = carried.step, carried.version, carried.epoch
@@ -110,18 +100,13 @@ class Turns:
         self._show(f"step {self.step + 1}: asking the model")
         answer = await self._ask(task)
         stop_here_if_cancelled()
+        self.version, self.fresh = answer.version, []
         if answer.replied is not None:
             # By another run, perhaps at this very moment: go on from there.
-            self.version, self.fresh = answer.version, []
             return answer.replied
         completion = answer.completion
         self.epoch = answer.epoch
         self._progress.usage = answer.usage
-        if self.version is not None:
-            self.version, self.fresh = answer.version, []
-        else:
-            self.fresh += [Message.user(notice) for notice in completion.notices]
-            self.fresh.append(Message.assistant(completion))
         result = self._result(task, answer)
         if result is None:
             await self._go_on(completion)
@@ -150,19 +135,18 @@ class Turns:
         self.fresh.append(Message.tool(await self._run_calls(completion.calls)))
 
     async def _ask(self, task: Task) -> TurnResult:
-        given = CallModel(this_run(), self.step, messages=self.fresh)
-        if self.version is None:
-            given = replace(given, spec=self.spec)
-        else:
-            given = replace(
-                given,
+        request = to_text(
+            CallModel(
+                this_run(),
+                self.step,
                 thread_id=self._thread_id or this_run(),
                 version=self.version,
                 epoch=self.epoch,
+                messages=self.fresh,
                 request_id=task.request_id,
                 request_step=task.step,
             )
-        request = to_text(given)
+        )
         if len(request) > MAX_CONVERSATION:
             raise failure(
                 ConversationTooLarge(f"turn {self.step + 1} has {len(request)} characters of input")
@@ -192,36 +176,21 @@ class Turns:
 
     async def _recorded(self, raw: RawValue) -> TurnResult:
         """Return the answer that is on record; have it recorded, if its attempt could not."""
-        summary = "Record what the model answered"
-        if self.version is None:
-            completion = unpack(Completion, raw)
-            if completion.unrecorded:
-                known = RecordCompletion(
-                    this_run(), self.step, replace(completion, unrecorded=False)
-                )
-                stands = await see_through(call_ledger(RECORD_COMPLETION, known, summary))
-                completion = unpack(Completion, stands)
-            return TurnResult(completion, version=0)
         answer = unpack(TurnResult, raw)
         if answer.unrecorded is None:
             return answer
-        return unpack(
-            TurnResult, await see_through(call_ledger(RECORD_TURN, answer.unrecorded, summary))
-        )
+        recording = call_ledger(RECORD_TURN, answer.unrecorded, "Record what the model answered")
+        return unpack(TurnResult, await see_through(recording))
 
     async def _run_calls(self, calls: list[ToolCall]) -> list[ToolResult]:
         """Run the calls of one message side by side; each settles on its own, in order."""
-        share = changes = None
-        if self.version is not None:
-            share = result_share(len(calls), limit=self.spec.result_limit)
-            changes = changes_share(len(calls))
         surroundings.set(
             Surroundings(
                 self._thread_id,
-                share,
+                result_share(len(calls), limit=self.spec.result_limit),
                 calls_tools=True,
                 thread_version=self.version,
-                changes_limit=changes,
+                changes_limit=changes_share(len(calls)),
             )
         )
         return await side_by_side(self._run_call(index, call) for index, call in enumerate(calls))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
@@ -42,10 +41,6 @@ _AFRESH_AT_MOST: Final = 60
 """How often a call is started afresh that could not be dispatched. Nothing can stop an undo, so
 nothing may keep it for ever: what could not be begun for half an hour is passed by, and can be
 tried again."""
-_OTHERS_TRIES: Final = 5
-"""How often another worker is looked for that has the tool, where a worker of an earlier release
-planned, which did not look itself; remove it when none is left."""
-_BETWEEN_THEM: Final = timedelta(seconds=2)
 _REASONS_AT_MOST: Final = 200
 """How many reasons travel to the report, which tells of no more actions."""
 
@@ -63,7 +58,6 @@ class Undo:
         self._progress = progress
         self._passed: list[ActionKey] = []
         self._reasons: dict[ActionKey, str] = {}
-        self._lacking = 0
         self._unserved: set[str] = set()
 
     async def run(
@@ -97,13 +91,8 @@ class Undo:
         while True:
             asked = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
             plan = unpack(UndoPlan, await call_ledger(PLAN_UNDO, asked, "What is to be undone?"))
-            lacking = {step.tool for step in plan.steps if step.lacking}
-            if plan.sought:
-                self._unserved |= lacking
-            elif lacking and self._lacking < _OTHERS_TRIES:
-                self._lacking += 1
-                await workflow.sleep(_BETWEEN_THEM)
-                continue
+            # The activity has given other workers the time to plan them.
+            self._unserved |= {step.tool for step in plan.steps if step.lacking}
             if not plan.steps:
                 return
             for step in plan.steps:

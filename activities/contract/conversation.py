@@ -66,9 +66,6 @@ class Completion:
     """JSON that the adapter needs back verbatim: reasoning items, signatures, ids."""
     output: str | None = None
     """JSON text of the output that it gave, valid for the agent's ``output_type``."""
-    notices: list[str] = field(default_factory=list)
-    """Only of runs that an earlier release opened, as the next: what the model was told."""
-    unrecorded: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import Final
 
 from ...identity import RunKey
 from .conversation import Completion, Message, RunResult, Usage
-from .spec import AgentSpec
 
 CALL_MODEL: Final = "commitline.call_model"
 RECORD_TURN: Final = "commitline.record_turn"
@@ -21,10 +20,9 @@ class CallModel:
 
     run_key: RunKey
     step: int
-    thread_id: str = ""
-    version: int | None = None
-    """The version of the conversation that the run knows; None in a run that an earlier release
-    opened, whose messages all travel (`earlier_runs`)."""
+    thread_id: str
+    version: int
+    """The version of the conversation that the run knows."""
     epoch: int = 0
     messages: list[Message] = field(default_factory=list)
     """What is new since that version."""
@@ -32,8 +30,6 @@ class CallModel:
     """The request that is being answered; its text is read from the ledger."""
     request_step: int = 0
     """The turn at which the run took it up."""
-    spec: AgentSpec | None = None
-    """Only in a run that an earlier release opened."""
 
 
 @dataclass(frozen=True)

@@ -81,8 +81,6 @@ class UndoPlan:
 
     steps: list[UndoStep]
     heartbeat_seconds: float
-    sought: bool = False
-    """Other workers were looked for that serve what is lacking."""
 
 
 @dataclass(frozen=True)

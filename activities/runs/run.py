@@ -94,12 +94,10 @@ class RunActivities:
                     f"the run {run.run_key} was stopped: {run.stop_reason}",
                     stopping=run.state == "stopping",
                 )
-            if run.spec is None:
-                # An earlier release opened it, and its turns go on as they began.
-                return pack(_with_what_is_left(spec, run))
             thread = await persist(lambda: self._threads.open(thread_id, agent=request.agent))
         except (ConfigurationError, LedgerError) as err:
             raise as_failure(err) from err
+        assert run.spec is not None, "kept when it was opened"
         return pack(Opened(_with_what_is_left(from_text(AgentSpec, run.spec), run), thread.version))
 
     @activity.defn(name=CLOSE_RUN)

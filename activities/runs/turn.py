@@ -58,7 +58,6 @@ from ..guard.persisting import persist
 from ..replies import call_reply as replies
 from ..replies.pairing import paired, results_from, unanswered
 from ..runner.bounded_call import see_through
-from .earlier_runs import EarlierRuns
 from .model_request import Asked, completion_text
 from .served import served_agent
 from .state_merge import TurnState, changes_before, merged, without_changes
@@ -80,12 +79,11 @@ class TurnActivities:
         self._app = app
         self._actions = actions
         self._threads = threads
-        self._earlier = EarlierRuns(app, actions)
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
         """What a worker registers."""
-        return (self.call_model, self.record_turn, self._earlier.record_completion)
+        return (self.call_model, self.record_turn)
 
     @activity.defn(name=CALL_MODEL)
     async def call_model(self, raw: RawValue) -> RawValue:
@@ -96,8 +94,6 @@ class TurnActivities:
         request = unpack(CallModel, raw)
         async with beating():
             try:
-                if request.version is None:
-                    return pack(await self._earlier.completion(request))
                 return pack(await self._answer(request))
             except LedgerUnavailable as err:
                 # The model was not asked: the run waits, and asks with a fresh clock.
@@ -350,7 +346,6 @@ def _place(found: Conversation, request: CallModel) -> tuple[int, int]:
         StaleThread: Another run has written it, or the run was forked, and this is an
             execution of it from before. The model need not be asked.
     """
-    assert request.version is not None, "kept in history otherwise"
     run = found.run
     if run.epoch <= request.epoch:
         if found.thread.version != request.version:

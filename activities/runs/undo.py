@@ -103,7 +103,7 @@ class UndoActivities:
         if steps and not served:
             let_others_try(steps[0].tool)
             served = steps[:1]
-        return pack(UndoPlan(served, self._heartbeat_seconds, sought=True))
+        return pack(UndoPlan(served, self._heartbeat_seconds))
 
     @activity.defn(name=FINISH_UNDO)
     async def finish(self, raw: RawValue) -> RawValue:

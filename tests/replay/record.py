@@ -158,11 +158,6 @@ SCRIPTS: dict[str, Sequence[Answer]] = {
     "canceled": [call(("waits", {}), ("lookup_order", {"order_id": "4821"})), say("Never.")],
     "within_its_deadline": [THREE, say("Done.")],
     "past_its_deadline": [call(("waits", {}), ("lookup_order", {"order_id": "4821"}))],
-    "recorded_later": [
-        call(("outlives_the_database", {"seconds": 3})),
-        CHECK_QUESTION,
-        say("Done."),
-    ],
     "outcome_recorded_later": [
         call(("outlives_the_database", {"seconds": 3})),
         CHECK_QUESTION,

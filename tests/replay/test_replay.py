@@ -30,7 +30,6 @@ def test_there_is_a_history_of_every_way_that_a_run_ends() -> None:
         "past_its_deadline",
         "plain_answer",
         "plan_undone",
-        "recorded_later",
         "structured_output",
         "sub_agent_of_another",
         "sub_agents",

@@ -232,7 +232,10 @@ async def test_the_text_of_a_refusal_is_the_same_when_it_is_read_back(bench: Ben
     app = one_agent([declines, note], [call(("declines", {})), note_the_error, say("Done.")])
     async with bench.serving(app) as client:
         live = await bench.start(client)
-    await bench.sql("delete from agent_completions where step = 1")
+    # The second turn is lost: the model reads the refusal once more, as it is read back.
+    thread = live.actions[0].thread_id
+    await bench.sql("delete from agent_messages where thread_id = %(id)s and step >= 1", id=thread)
+    await bench.sql("update agent_threads set version = 1 where thread_id = %(id)s", id=thread)
     async with bench.serving(app) as client:
         replayed = await bench.rerun(client, live.id)
 
