@@ -18,7 +18,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from .activities.app.plan import Plan
-from .activities.contract.limits import UNSET, RunLimits
+from .activities.contract.deadlines import UNSET, RunLimits
 from .activities.contract.wire import pack
 from .canonical import scrub, storable
 from .config import Settings, connect_temporal

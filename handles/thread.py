@@ -26,7 +26,8 @@ from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ..activities.app.state import State, read_state
+from ..activities.app.state import State
+from ..activities.app.state_model import read_state
 from ..activities.contract.conversation import Message, RunResult, ToolCall, ToolResult, Usage
 from ..activities.contract.wire import from_text, pack, to_text
 from ..errors import (

@@ -31,7 +31,7 @@ from temporalio.worker import (
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.action_header import HEADER, ActionHeader, requested_digest
-    from ..activities.contract.limits import CallLimits
+    from ..activities.contract.deadlines import CallLimits
     from ..activities.contract.spec import RESERVED_PREFIX
     from ..activities.contract.wire import pack, unpack
     from ..errors import InvalidRunId

@@ -18,7 +18,7 @@ from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import NOT_STARTED
-    from ..activities.contract.limits import CallLimits
+    from ..activities.contract.deadlines import CallLimits
     from ..activities.contract.wire import pack
     from ..canonical import scrub
 

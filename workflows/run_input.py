@@ -10,7 +10,7 @@ from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.conversation import Message
-    from ..activities.contract.limits import RunLimits
+    from ..activities.contract.deadlines import RunLimits
     from ..canonical import digest
 
 

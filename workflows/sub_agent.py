@@ -27,7 +27,7 @@ from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.conversation import RunResult
-    from ..activities.contract.limits import UNSET, RunLimits
+    from ..activities.contract.deadlines import UNSET, RunLimits
     from ..activities.contract.reply import Reply
     from ..activities.contract.spec import ToolSpec
     from ..activities.contract.sub_agents import (
@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
         prompt_in,
     )
     from ..activities.contract.wire import pack, unpack
-    from ..activities.replies import call_reply as replies
+    from ..activities.replies import call_reply
     from ..canonical import scrub
     from ..errors import InvalidArguments, PlanDivergence
     from ..identity import Position
@@ -72,7 +72,7 @@ async def run_sub_agent(
     try:
         prompt = prompt_in(tool.definition.name, requested)
     except InvalidArguments as err:
-        return replies.refused(err)
+        return call_reply.refused(err)
     given = RunInput(tool.agent, prompt, replace(limits, run_deadline=UNSET))
     begin = BeginSubAgent(this_run(), at, tool.agent, given.digest)
     try:
@@ -84,7 +84,7 @@ async def run_sub_agent(
     if answer is None:
         return await _no_answer(begin, "it gave none before")
     result = unpack(RunResult, answer)
-    return replies.sub_agent_answered(
+    return call_reply.sub_agent_answered(
         result.output, structured=tool.structured, limit=content_limit
     )
 

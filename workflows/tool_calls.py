@@ -17,7 +17,7 @@ from temporalio.common import RawValue
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.action_header import ActionHeader
     from ..activities.contract.approvals import ADMIT, Admission, Admit
-    from ..activities.contract.limits import CallLimits, RunLimits
+    from ..activities.contract.deadlines import CallLimits, RunLimits
     from ..activities.contract.outcomes import (
         RECORD_OUTCOME,
         SETTLE_TIMED_OUT,
@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.spec import ToolSpec
     from ..activities.contract.undo import UndoStep
     from ..activities.contract.wire import pack_text, unpack
-    from ..activities.replies import call_reply as replies
+    from ..activities.replies import call_reply
     from ..canonical import digest, dumps, parse, scrub
     from ..identity import ActionKey, Position, action_key
     from ..ledger.records import Effect
@@ -243,7 +243,7 @@ async def settled_reply(
                 return reply
             return await _record(replace(reply.unrecorded, content_limit=limit))
         if key is None:
-            return replies.node_timed_out()
+            return call_reply.node_timed_out()
         given_up = SettleTimedOut(key, limit)
         settled = await see_through(
             call_ledger(SETTLE_TIMED_OUT, given_up, f"Settle {at}, which was given up")

@@ -26,7 +26,8 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.spec import AgentSpec
     from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, TurnResult
     from ..activities.contract.wire import pack_text, to_text, unpack
-    from ..activities.replies import call_reply as replies
+    from ..activities.replies import call_reply
+    from ..activities.replies.reply_content import content_text
     from ..canonical import scrub
     from ..errors import ConversationTooLarge, NodeTimeout
     from ..identity import position
@@ -199,16 +200,16 @@ class Turns:
         at = position(self.step, index, epoch=self.epoch)
         known = {found.definition.name: found for found in self.spec.tools}
         if call.problem is not None and call.name in {*known, FINAL_RESULT}:
-            reply = replies.not_run("InvalidArguments", f"not run: {call.problem}")
+            reply = call_reply.not_run("InvalidArguments", f"not run: {call.problem}")
         elif call.name not in known:
-            reply = replies.not_run(
+            reply = call_reply.not_run(
                 "UnknownTool",
                 f"there is no tool {scrub(call.name, limit=80)!r}; "
                 f"the tools are: {', '.join(known) or 'none'}",
             )
         else:
             reply = await self.calls.run(known[call.name], at, call.arguments)
-        content = replies.content_text(reply, limit=content_share())
+        content = content_text(reply, limit=content_share())
         return ToolResult(at, call.id, call.name, reply.status, content, reply.changes)
 
     def _show(self, state: str) -> None:

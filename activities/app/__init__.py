@@ -2,10 +2,11 @@
 
 from .agent import Agent, AgentTool
 from .app import App
+from .lookup import NEVER_HAPPENED, NeverHappened
 from .plan import Plan, Step, result_of, step
 from .state import Reducer, State
-from .tool import NEVER_HAPPENED, NeverHappened, Tool, tool
-from .tool_context import ToolContext, Undoes
+from .tool import Tool, tool
+from .tool_context import ToolContext, UndoneAction
 
 __all__ = [
     "NEVER_HAPPENED",
@@ -19,7 +20,7 @@ __all__ = [
     "Step",
     "Tool",
     "ToolContext",
-    "Undoes",
+    "UndoneAction",
     "result_of",
     "step",
     "tool",

@@ -15,16 +15,18 @@ import structlog
 from ...errors import DefinitionError
 from ...ledger.records import Effect
 from ..contract.conversation import ToolDefinition
+from ..contract.deadlines import UNSET, RunLimits, resolve
 from ..contract.final_result import FINAL_RESULT
-from ..contract.limits import UNSET, RunLimits, resolve
 from ..contract.sizes import MAX_CONTENT
 from ..contract.spec import AgentSpec, ToolSpec
 from ..contract.sub_agents import PROMPT
 from ..model.model import Model
 from .action_state import ACTION_STATE, action_state
 from .output_type import OutputType
-from .state import State, check_state_model
+from .state import State
+from .state_model import check_state_model
 from .tool import TOOL_NAME, Tool
+from .tool_spec import tool_spec
 
 log = structlog.get_logger("commitline")
 
@@ -201,31 +203,6 @@ class Agent:
                 structured=made.agent.output is not None,
             )
         return tool_spec(made, limits, self.tool_timeout, self.node_timeout)
-
-
-def tool_spec(
-    made: Tool, limits: RunLimits, tool_timeout: Any = UNSET, node_timeout: Any = UNSET
-) -> ToolSpec:
-    """Return what a run that begins now keeps of a tool.
-
-    Args:
-        made: The tool.
-        limits: What the run was started with.
-        tool_timeout: The agent's setting, where one calls it.
-        node_timeout: The same.
-    """
-    for_it = limits.tool_timeouts.get(made.name, UNSET)
-    return ToolSpec(
-        made.definition,
-        made.effect,
-        made.summary,
-        gated=made.gated,
-        compensated=made.compensate is not None,
-        tool_seconds=resolve(
-            "tool_timeout", for_it, made.tool_timeout, limits.tool_timeout, tool_timeout
-        ),
-        node_seconds=resolve("node_timeout", made.node_timeout, limits.node_timeout, node_timeout),
-    )
 
 
 @dataclass(frozen=True)

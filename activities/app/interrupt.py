@@ -1,6 +1,6 @@
 """Asking a person midway: what `ToolContext.interrupt` does inside a tool.
 
-An answer that is there is returned. Without one the attempt has to end: `Paused` is raised
+An answer that is there is returned. Without one the attempt has to end: `Interrupted` is raised
 through the tool, which `except Exception` does not catch, and the guard writes the question
 down and hands the call's row back. The call is made again with the answer, from the top.
 """
@@ -20,7 +20,7 @@ _MESSAGE: Final = 1_000
 """Characters of a message; what is longer goes into the payload."""
 
 
-class Paused(BaseException):
+class Interrupted(BaseException):
     """Ends an attempt that asks. For the guard alone: let it through.
 
     No `Exception`, as `asyncio.CancelledError` is none, and for the same reason.
@@ -28,7 +28,7 @@ class Paused(BaseException):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class OpenQuestion:
     """A question that the running attempt has no answer to."""
 
     index: int
@@ -38,7 +38,7 @@ class Wanted:
     """JSON text."""
 
 
-class Asking:
+class AttemptQuestions:
     """The questions of one attempt at one call.
 
     Args:
@@ -48,7 +48,7 @@ class Asking:
     def __init__(self, asked: Sequence[Question] = ()) -> None:
         self._asked = asked
         self._count = 0
-        self.wanted: Wanted | None = None
+        self.open_question: OpenQuestion | None = None
         """What ends this attempt. One question at a time: nothing is answered after it."""
 
     def ask(self, payload: Any, message: str) -> Coroutine[Any, Any, Any]:
@@ -57,24 +57,28 @@ class Asking:
         Raises:
             UnrepresentableValue: The payload has no JSON form.
         """
-        wanted = Wanted(self._count, scrub(message, limit=_MESSAGE), dumps(payload))
+        open_question = OpenQuestion(self._count, scrub(message, limit=_MESSAGE), dumps(payload))
         self._count += 1
-        return self._answer(wanted)
+        return self._answer(open_question)
 
-    async def _answer(self, wanted: Wanted) -> Any:
-        if self.wanted is None:
-            if wanted.index < len(self._asked):
-                found = self._asked[wanted.index]
+    async def _answer(self, open_question: OpenQuestion) -> Any:
+        if self.open_question is None:
+            if open_question.index < len(self._asked):
+                found = self._asked[open_question.index]
                 # An answer counts for what its person saw, and for nothing else.
-                if found.answer is not None and found.asks(wanted.message, wanted.payload):
+                if found.answer is not None and found.asks(
+                    open_question.message, open_question.payload
+                ):
                     return parse(found.answer)
-            self.wanted = wanted
-        raise Paused
+            self.open_question = open_question
+        raise Interrupted
 
 
-def ask_person(asking: Asking | None, payload: Any, message: str) -> Coroutine[Any, Any, Any]:
+def interrupt_call(
+    questions: AttemptQuestions | None, payload: Any, message: str
+) -> Coroutine[Any, Any, Any]:
     """Ask, where somebody can be asked; see `ToolContext.interrupt`."""
-    if asking is None:
+    if questions is None:
         raise CannotInterrupt(
             "nobody can be asked here: only a tool of an agent's run can ask, not one that is "
             "called by itself, that runs in a process of its own, or an activity of another "
@@ -86,13 +90,13 @@ def ask_person(asking: Asking | None, payload: Any, message: str) -> Coroutine[A
         raise CannotInterrupt(
             "a plain function, or a thread, cannot ask: make the tool `async def`, and await it"
         ) from None
-    return asking.ask(payload, message)
+    return questions.ask(payload, message)
 
 
-def is_pause(error: BaseException) -> bool:
+def is_interrupt(error: BaseException) -> bool:
     """Whether a tool ended with its question and nothing else; a task group wraps it."""
     if isinstance(error, BaseExceptionGroup):
         return all(
-            is_pause(one) or isinstance(one, asyncio.CancelledError) for one in error.exceptions
-        ) and any(is_pause(one) for one in error.exceptions)
-    return isinstance(error, Paused)
+            is_interrupt(one) or isinstance(one, asyncio.CancelledError) for one in error.exceptions
+        ) and any(is_interrupt(one) for one in error.exceptions)
+    return isinstance(error, Interrupted)

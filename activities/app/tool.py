@@ -17,7 +17,6 @@ import typing
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from enum import Enum
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
@@ -30,10 +29,12 @@ from ...identity import ActionKey, KeyTemplate, Position, RunKey
 from ...ledger.codec import encode_result
 from ...ledger.records import Effect, Outcome
 from ..contract.conversation import ToolDefinition
-from ..contract.limits import LONGEST, UNSET
-from ..contract.tool_failure import Exceptions, Failure
-from .state import GivenState, State, StateCopy, check_state_model
+from ..contract.deadlines import LONGEST, UNSET
+from .state import State
+from .state_copy import GivenState, StateCopy
+from .state_model import check_state_model
 from .tool_context import ToolContext
+from .tool_failure import Exceptions, ToolFailure
 
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What every provider accepts as a tool's name."""
@@ -41,15 +42,6 @@ TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 Isolation = Literal["none", "process"]
 UndoUnknown = Literal["resend", "park"]
 Relay = Literal["ask", "resend"]
-
-
-class NeverHappened(Enum):
-    """What a lookup returns to say that the downstream system knows nothing of the call."""
-
-    NEVER_HAPPENED = "never happened"
-
-
-NEVER_HAPPENED: Final = NeverHappened.NEVER_HAPPENED
 
 
 @dataclass(frozen=True)
@@ -222,9 +214,9 @@ class Tool:
         outcome = self.encode(value)
         return outcome if copy is None else replace(outcome, state_changes=copy.changes())
 
-    def failure(self, error: BaseException) -> Failure:
+    def failure(self, error: BaseException) -> ToolFailure:
         """Say what an exception of the function means, by what the tool declares."""
-        return Failure.of(error, refused_on=self.refused_on, retry_on=self.retry_on)
+        return ToolFailure.of(error, refused_on=self.refused_on, retry_on=self.retry_on)
 
     def _validate(self, text: str) -> BaseModel:
         try:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...identity import ActionKey, Position, RunKey
-from .interrupt import Asking, ask_person
+from .interrupt import AttemptQuestions, interrupt_call
 
 
 @dataclass(frozen=True)
-class Undoes:
+class UndoneAction:
     """The action that a call undoes, as the ledger has it."""
 
     action_key: ActionKey
@@ -40,9 +40,9 @@ class ToolContext:
     seconds_left: float | None = None
     """What this attempt had left when the call began: the time-out for a client. None is no
     limit."""
-    undoes: Undoes | None = None
+    undoes: UndoneAction | None = None
     """What the call undoes, where it undoes another."""
-    asking: Asking | None = field(default=None, repr=False, compare=False)
+    questions: AttemptQuestions | None = field(default=None, repr=False, compare=False)
     """For `interrupt`; None where nobody can be asked."""
 
     def interrupt(self, payload: Any, *, message: str = "") -> Coroutine[Any, Any, Any]:
@@ -65,7 +65,7 @@ class ToolContext:
             CannotInterrupt: Outside an agent's run, in a plain function, or in another process.
             UnrepresentableValue: The payload has no JSON form.
         """
-        return ask_person(self.asking, payload, message)
+        return interrupt_call(self.questions, payload, message)
 
 
 current_call: ContextVar[ToolContext] = ContextVar("commitline_call")

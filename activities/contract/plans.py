@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from ...canonical import Json, digest, parse
 from ...identity import RunKey
-from .limits import RunLimits
+from .deadlines import RunLimits
 from .sizes import MAX_CONTENT
 from .spec import ToolSpec
 from .wire import to_text

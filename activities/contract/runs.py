@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ...identity import RunKey
-from .limits import RunLimits
+from .deadlines import RunLimits
 from .spec import AgentSpec
 
 OPEN_RUN: Final = "commitline.open_run"

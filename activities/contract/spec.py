@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from ...ledger.records import Effect
 from .conversation import Completion, ToolDefinition
+from .deadlines import DEFAULTS, CallLimits
 from .final_result import output_tool
-from .limits import DEFAULTS, CallLimits
 from .sizes import MAX_CONTENT
 
 RESERVED_PREFIX: Final = "commitline."

@@ -8,7 +8,7 @@ from typing import Final
 from ...identity import ActionKey, RunKey
 from ...ledger.undo_rules import UndoReport
 from .action_header import ActionHeader
-from .limits import CallLimits
+from .deadlines import CallLimits
 
 BEGIN_UNDO: Final = "commitline.begin_undo"
 PLAN_UNDO: Final = "commitline.plan_undo"

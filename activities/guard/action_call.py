@@ -31,10 +31,10 @@ from ...ledger import (
     Parked,
     Question,
 )
-from ..app.tool import NEVER_HAPPENED
+from ..app.lookup import NEVER_HAPPENED
+from ..app.tool_failure import FailureKind, ToolFailure
 from ..contract.activity_failure import again
 from ..contract.outcomes import Unrecorded
-from ..contract.tool_failure import Failure, Kind
 from ..runner.bounded_call import Abandoned, Returned
 from .aftermath import Aftermath
 from .calling import Calling, Invoke
@@ -152,7 +152,7 @@ class ActionCall:
         left = claim.settles_in - timedelta(seconds=self._claiming.spent())
         if left > timedelta():
             told = f"not found; that counts in {left.total_seconds():.1f} s"
-            failure = Failure(Kind.TRANSIENT, "NotFoundYet", told)
+            failure = ToolFailure(FailureKind.TRANSIENT, "NotFoundYet", told)
             delay = min(left + timedelta(seconds=0.1), _ASK_AGAIN)
             return await self._ask_again(call, failure, delay)
         if self._request.lookup_only or call.failures >= self._call.tries:
@@ -162,10 +162,10 @@ class ActionCall:
         never = await self._claiming.send_after_lookup(call)
         return await self._make(never, made_before=True)
 
-    async def _ask_again(self, call: Dispatched, failure: Failure, delay: timedelta) -> Ended:
-        if failure.kind is not Kind.OTHER and time_for(self._call, delay):
-            raise again(failure.type, failure.told, delay=delay)
-        reason = f"asked what became of it: {failure.told}"
+    async def _ask_again(self, call: Dispatched, failure: ToolFailure, delay: timedelta) -> Ended:
+        if failure.kind is not FailureKind.OTHER and time_for(self._call, delay):
+            raise again(failure.type, failure.text, delay=delay)
+        reason = f"asked what became of it: {failure.text}"
         return await self._recording.park(call, reason, over=False)
 
     # --- the answer -----------------------------------------------------------------------

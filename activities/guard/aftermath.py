@@ -15,9 +15,9 @@ from temporalio.exceptions import ApplicationError
 from ...errors import LedgerUnavailable, NodeTimeout
 from ...identity import parent_of
 from ...ledger import Action, ActionLedger, Dispatched, Effect
+from ..app.tool_failure import FailureKind, ToolFailure
 from ..contract.activity_failure import again
-from ..contract.tool_failure import Failure, Kind
-from ..runner.bounded_call import see_through
+from ..runner.bounded_call import despite_cancellation
 from .claiming import Claiming
 from .guarded import Ended
 from .incoming_call import IncomingCall
@@ -66,17 +66,20 @@ class Aftermath:
         # Earlier attempts may have sent something, and there is no time to find out.
         return await self._recording.park(claim, self._no_time(claim), over=False)
 
-    async def failed(self, claim: Dispatched, failure: Failure, *, abandoned: bool) -> Ended:
+    async def failed(self, claim: Dispatched, failure: ToolFailure, *, abandoned: bool) -> Ended:
         """Try again, or record what a call that failed leaves: no effect, or that it is unknown."""
         retry = await self._try_again(claim, failure, abandoned=abandoned)
         if retry is not None:
             raise retry
-        if failure.kind is Kind.NOT_ATTEMPTED and self._call.header.purpose == "relay":
+        if failure.kind is FailureKind.NOT_ATTEMPTED and self._call.header.purpose == "relay":
             return await self._leave_unsent(claim, failure)
-        if failure.kind in (Kind.REFUSED, Kind.NOT_ATTEMPTED) and not claim.taken_over:
+        if (
+            failure.kind in (FailureKind.REFUSED, FailureKind.NOT_ATTEMPTED)
+            and not claim.taken_over
+        ):
             return await self._recording.record(claim, failure.without_effect)
         why = self._why_unknown(claim, failure)
-        failed = claim.failures + (failure.kind is not Kind.IN_PROGRESS)
+        failed = claim.failures + (failure.kind is not FailureKind.IN_PROGRESS)
         return await self._recording.park(claim, why, over=not abandoned, failures=failed)
 
     async def stopped(self, claim: Dispatched, *, over: bool) -> Ended:
@@ -95,12 +98,14 @@ class Aftermath:
         return parked
 
     async def _try_again(
-        self, claim: Dispatched, failure: Failure, *, abandoned: bool
+        self, claim: Dispatched, failure: ToolFailure, *, abandoned: bool
     ) -> ApplicationError | None:
         """Return the failure that Temporal retries, where the table says "again"."""
-        in_progress = failure.kind is Kind.IN_PROGRESS
-        not_attempted = failure.kind is Kind.NOT_ATTEMPTED
-        repeatable = failure.kind is Kind.TRANSIENT and claim.effect is not Effect.AT_MOST_ONCE
+        in_progress = failure.kind is FailureKind.IN_PROGRESS
+        not_attempted = failure.kind is FailureKind.NOT_ATTEMPTED
+        repeatable = (
+            failure.kind is FailureKind.TRANSIENT and claim.effect is not Effect.AT_MOST_ONCE
+        )
         failed = claim.failures + (not in_progress)
         times = activity.info().attempt if in_progress else failed
         delay = delay_after(self._call, failure, failed=times)
@@ -110,7 +115,7 @@ class Aftermath:
         asks = claim.effect is Effect.LOOKUP and repeatable and claim.can_look_up and not abandoned
         if failed >= self._call.tries and not (in_progress or asks):
             return None
-        retry = again(failure.type, failure.told, delay=delay)
+        retry = again(failure.type, failure.text, delay=delay)
         if not_attempted and await self._claiming.hand_back(claim, failures=failed):
             return retry
         if not_attempted and claim.effect is Effect.AT_MOST_ONCE:
@@ -122,28 +127,32 @@ class Aftermath:
 
     async def _count_failed(self, claim: Dispatched, *, in_progress: bool, over: bool) -> None:
         try:
-            await see_through(self._ledger.fail_try(claim, in_progress=in_progress, over=over))
+            await despite_cancellation(
+                self._ledger.fail_try(claim, in_progress=in_progress, over=over)
+            )
         except LedgerUnavailable as err:
             # Not counted. Nothing is called while the ledger is away, so not without end either.
             self._call.log.warning("ledger.unavailable", reason=err.message)
 
-    async def _leave_unsent(self, claim: Dispatched, failure: Failure) -> Ended:
+    async def _leave_unsent(self, claim: Dispatched, failure: ToolFailure) -> Ended:
         """Leave what the relay could not send to a person: it is wanted, and can be tried again."""
         failed = claim.failures + 1
-        reason = f"tried {failed} times; the last: {failure.told}"
+        reason = f"tried {failed} times; the last: {failure.text}"
         if not await self._claiming.hand_back(claim, failures=failed):
             return await self._recording.park(claim, reason, over=True, failures=failed)
         return await persist(lambda: self._ledger.park_unsent(claim.key, f"not sent: {reason}"))
 
-    def _why_unknown(self, claim: Dispatched, failure: Failure) -> str:
-        if failure.kind in (Kind.REFUSED, Kind.NOT_ATTEMPTED):
-            return f"an earlier attempt may have happened; now {failure.told}"
-        in_progress = failure.kind is Kind.IN_PROGRESS
-        if failure.kind is Kind.OTHER or (claim.effect is Effect.AT_MOST_ONCE and not in_progress):
-            return failure.told
+    def _why_unknown(self, claim: Dispatched, failure: ToolFailure) -> str:
+        if failure.kind in (FailureKind.REFUSED, FailureKind.NOT_ATTEMPTED):
+            return f"an earlier attempt may have happened; now {failure.text}"
+        in_progress = failure.kind is FailureKind.IN_PROGRESS
+        if failure.kind is FailureKind.OTHER or (
+            claim.effect is Effect.AT_MOST_ONCE and not in_progress
+        ):
+            return failure.text
         if claim.failures + 1 >= self._call.tries and not in_progress:
-            return f"tried {claim.failures + 1} times; the last: {failure.told}"
-        return f"{self._no_time(claim)}; the last: {failure.told}"
+            return f"tried {claim.failures + 1} times; the last: {failure.text}"
+        return f"{self._no_time(claim)}; the last: {failure.text}"
 
     def _no_time(self, claim: Dispatched) -> str:
         count("commitline_node_timeouts", claim.tool)
@@ -156,7 +165,7 @@ class Aftermath:
         if parent_of(run_key) is None:
             return False
         with suppress(LedgerUnavailable):
-            run = await see_through(self._ledger.get_run(run_key))
+            run = await despite_cancellation(self._ledger.get_run(run_key))
             # A stop is for good: nobody takes over then.
             here = activity.info().workflow_id or ""
             return run is not None and run.stopped_at is None and not run.is_of(here)

@@ -17,13 +17,13 @@ from typing import Any, TypeAlias
 from ...errors import NodeTimeout, NotAttempted, ToolTimeout
 from ...identity import ActionKey, split_action_key
 from ...ledger import Question
-from ..app.interrupt import Asking
-from ..app.state import current_state
+from ..app.contained_error import raise_contained
+from ..app.interrupt import AttemptQuestions
+from ..app.state_copy import current_state
 from ..app.tool_context import ToolContext, current_call
-from ..contract.tool_failure import Failure, Kind
-from ..runner.bounded_call import Abandoned, End, OnLate, Raised, call_within, ignore
+from ..app.tool_failure import FailureKind, ToolFailure
+from ..runner.bounded_call import Abandoned, CallEnd, OnLate, Raised, call_within, ignore_late_end
 from ..runner.clock import now
-from ..runner.tool_runner import raise_tamed
 from .incoming_call import IncomingCall
 from .metrics import count
 from .pausing import asks
@@ -92,7 +92,7 @@ class Calling:
             taken_over=taken_over,
             seconds_left=self.seconds_left(None),
             undoes=self._prepared.undoes,
-            asking=Asking(asked) if may_interrupt else None,
+            questions=AttemptQuestions(asked) if may_interrupt else None,
         )
 
     def seconds_left(self, key_life: timedelta | None) -> float | None:
@@ -114,8 +114,8 @@ class Calling:
         args: str,
         *,
         key_life: timedelta | None = None,
-        on_late: OnLate = ignore,
-    ) -> End:
+        on_late: OnLate = ignore_late_end,
+    ) -> CallEnd:
         """Call, and return how it ended.
 
         Args:
@@ -133,7 +133,7 @@ class Calling:
             try:
                 return await self._invoke(self._guarded.stored_args(args))
             except BaseException as err:
-                raise_tamed(self._guarded.name, err)
+                raise_contained(self._guarded.name, err)
             finally:
                 current_call.reset(token)
 
@@ -142,20 +142,20 @@ class Calling:
         self._tell_of(end)
         return end
 
-    async def ask(self, context: ToolContext, args: str) -> End:
+    async def ask(self, context: ToolContext, args: str) -> CallEnd:
         """Ask the downstream system what became of an earlier call; return how that ended."""
         return await call_within(self.seconds_left(None), self._guarded.ask(context, args))
 
-    def failure(self, end: End) -> Failure:
+    def failure(self, end: CallEnd) -> ToolFailure:
         """Return what an end means that is no value, where it was not the caller who stopped it."""
         if end.stopped_by == "deadline":
             return self._timed_out()
         assert isinstance(end.how, Raised)
         if isinstance(end.how.error, asyncio.CancelledError):
-            return Failure(Kind.OTHER, "CancelledError", "the tool cancelled itself")
+            return ToolFailure(FailureKind.OTHER, "CancelledError", "the tool cancelled itself")
         return self._guarded.failure(end.how.error)
 
-    def _tell_of(self, end: End) -> None:
+    def _tell_of(self, end: CallEnd) -> None:
         if end.stopped_by == "deadline":
             count("commitline_tool_timeouts", self._guarded.name)
             self._call.log.warning(
@@ -169,15 +169,15 @@ class Calling:
             count("commitline_tool_errors", self._guarded.name)
             self._call.log.info("tool.raised", error=type(end.how.error).__name__)
 
-    def _timed_out(self) -> Failure:
+    def _timed_out(self) -> ToolFailure:
         node, nearest = self._call.limits.node_seconds, self._call.limits.nearest
         if node is not None and nearest == node:
             count("commitline_node_timeouts", self._guarded.name)
             text = f"no answer until the node's time was up [{NodeTimeout.code}]"
-            return Failure(Kind.OTHER, NodeTimeout.__name__, text)
+            return ToolFailure(FailureKind.OTHER, NodeTimeout.__name__, text)
         error = ToolTimeout(f"no answer within {nearest or 0:g} s")
         failure = self._guarded.failure(error)
         # What a tool declares of exceptions speaks for those it raises. This one is ours, and
         # means that it may have happened, however wide its `refused_on`.
-        kind = failure.kind if failure.kind is Kind.TRANSIENT else Kind.OTHER
+        kind = failure.kind if failure.kind is FailureKind.TRANSIENT else FailureKind.OTHER
         return replace(failure, kind=kind, message=f"{error.message} [{error.code}]")

@@ -33,7 +33,7 @@ from ...ledger import (
     LookUp,
     Parked,
 )
-from ..runner.bounded_call import see_through
+from ..runner.bounded_call import despite_cancellation
 from ..runner.clock import now
 from .incoming_call import IncomingCall
 from .metrics import count
@@ -132,7 +132,9 @@ class Claiming:
             failures: Tries that the tool has failed so far, this one included.
         """
         with suppress(LedgerUnavailable):
-            return await see_through(self._ledger.hand_back(row, self._attempt, failures=failures))
+            return await despite_cancellation(
+                self._ledger.hand_back(row, self._attempt, failures=failures)
+            )
         return False
 
     async def _claim_when_free(self) -> Claimed:

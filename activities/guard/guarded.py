@@ -14,12 +14,12 @@ from temporalio.exceptions import ApplicationError
 
 from ...errors import ActionError, IdempotencyKeyConflict
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
-from ..app.state import GivenState
+from ..app.state_copy import GivenState
 from ..app.tool_context import ToolContext
+from ..app.tool_failure import ToolFailure
 from ..contract.action_header import ActionHeader
-from ..contract.limits import CallLimits
+from ..contract.deadlines import CallLimits
 from ..contract.outcomes import Unrecorded
-from ..contract.tool_failure import Failure
 
 
 class Guarded(Protocol):
@@ -78,7 +78,7 @@ class Guarded(Protocol):
         """Return what the running attempt may take."""
         ...
 
-    def failure(self, error: BaseException) -> Failure:
+    def failure(self, error: BaseException) -> ToolFailure:
         """Say what an exception of it means."""
         ...
 
@@ -107,7 +107,7 @@ class Guarded(Protocol):
         """
         ...
 
-    def reply_raised(self, failure: Failure, error: BaseException | None) -> Any:
+    def reply_raised(self, failure: ToolFailure, error: BaseException | None) -> Any:
         """Return, or raise, what the workflow gets for a READ that failed."""
         ...
 

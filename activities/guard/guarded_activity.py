@@ -34,14 +34,14 @@ from ...errors import (
 from ...identity import KeyTemplate
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
 from ...ledger.codec import error_text
-from ..app.state import GivenState
+from ..app.state_copy import GivenState
 from ..app.tool import exceptions
 from ..app.tool_context import ToolContext
+from ..app.tool_failure import Exceptions, ToolFailure
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED
-from ..contract.limits import LONGEST, CallLimits
+from ..contract.deadlines import LONGEST, CallLimits
 from ..contract.outcomes import Unrecorded
-from ..contract.tool_failure import Exceptions, Failure
 
 OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 """The failure's type when a call may have happened and a person has to settle it."""
@@ -154,9 +154,9 @@ class GuardedActivity:
         whole = activity.info().schedule_to_close_timeout
         return CallLimits(None, whole.total_seconds() if whole else None).left
 
-    def failure(self, error: BaseException) -> Failure:
+    def failure(self, error: BaseException) -> ToolFailure:
         """See `Guarded`."""
-        return Failure.of(error, refused_on=self._refused_on, retry_on=self._retry_on)
+        return ToolFailure.of(error, refused_on=self._refused_on, retry_on=self._retry_on)
 
     async def ask(self, context: ToolContext, request_args: str) -> Any:
         """See `Guarded`: never claimed with can_look_up."""
@@ -207,9 +207,9 @@ class GuardedActivity:
         error = outcome.value
         raise _failure(error["type"], error["message"], key, final=self._effect is not Effect.READ)
 
-    def reply_raised(self, failure: Failure, error: BaseException | None) -> NoReturn:
+    def reply_raised(self, failure: ToolFailure, error: BaseException | None) -> NoReturn:
         """See `Guarded`: a READ's own failure, to be retried as the workflow's policy says."""
-        raise error or ApplicationError(failure.told, type=failure.type)
+        raise error or ApplicationError(failure.text, type=failure.type)
 
     def records_later(self, unrecorded: Unrecorded) -> bool:
         """See `Guarded`: a workflow that is not ours cannot."""

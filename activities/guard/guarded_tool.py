@@ -18,18 +18,18 @@ from temporalio.exceptions import ApplicationError
 from ...canonical import parse
 from ...errors import ActionError, DefinitionError, IdempotencyKeyConflict
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
-from ..app.state import GivenState, StateCopy, current_state
+from ..app.state_copy import GivenState, StateCopy, current_state
 from ..app.tool import Tool
 from ..app.tool_context import ToolContext, current_call
+from ..app.tool_failure import ToolFailure
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import not_started
-from ..contract.limits import CallLimits
+from ..contract.deadlines import CallLimits
 from ..contract.outcomes import Unrecorded
 from ..contract.reply import Reply
 from ..contract.sizes import MAX_CONTENT
-from ..contract.tool_failure import Failure
 from ..contract.wire import pack, pack_text, raw_text
-from ..replies import call_reply as replies
+from ..replies import call_reply
 from ..runner.isolated_process import IsolatedFailure, run_isolated
 from ..runner.tool_runner import ToolRunner
 from .calling import still_in_time
@@ -92,7 +92,7 @@ class GuardedTool:
         """See `Guarded`: what the run resolved when it started."""
         return CallLimits(header.attempt_seconds, header.node_seconds).left
 
-    def failure(self, error: BaseException) -> Failure:
+    def failure(self, error: BaseException) -> ToolFailure:
         """See `Guarded`."""
         return error.failure if isinstance(error, IsolatedFailure) else self._tool.failure(error)
 
@@ -158,23 +158,23 @@ class GuardedTool:
     ) -> RawValue:
         """See `Guarded`."""
         bound = MAX_CONTENT if limit is None else limit
-        return _pack(replies.done(key or None, outcome, duplicate_of=duplicate_of, limit=bound))
+        return _pack(call_reply.done(key or None, outcome, duplicate_of=duplicate_of, limit=bound))
 
-    def reply_raised(self, failure: Failure, error: BaseException | None) -> RawValue:
+    def reply_raised(self, failure: ToolFailure, error: BaseException | None) -> RawValue:
         """See `Guarded`: a READ that failed has had no effect."""
-        return _pack(replies.done(None, failure.without_effect))
+        return _pack(call_reply.done(None, failure.without_effect))
 
     def reply_unknown(self, action: Action) -> RawValue:
         """See `Guarded`."""
-        return _pack(replies.unknown(action))
+        return _pack(call_reply.unknown(action))
 
     def reply_accepted(self, action: Action, *, own: bool) -> RawValue:
         """See `Guarded`."""
-        return _pack(replies.accepted(action, own=own))
+        return _pack(call_reply.accepted(action, own=own))
 
     def reply_refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> RawValue:
         """See `Guarded`."""
-        return _pack(replies.refused(error, key=key or None))
+        return _pack(call_reply.refused(error, key=key or None))
 
     def records_later(self, unrecorded: Unrecorded) -> bool:
         """See `Guarded`: by way of history, if history can carry it."""
@@ -182,11 +182,11 @@ class GuardedTool:
 
     def reply_unrecorded(self, unrecorded: Unrecorded) -> RawValue:
         """See `Guarded`."""
-        return _pack(replies.unrecorded(unrecorded))
+        return _pack(call_reply.unrecorded(unrecorded))
 
     def reply_asked(self, question: Question) -> RawValue:
         """See `Guarded`: the run waits for the answer, and calls again."""
-        return _pack(replies.asked(question))
+        return _pack(call_reply.question(question))
 
     def not_started(self, reason: str) -> ApplicationError:
         """See `Guarded`: the run starts it afresh."""

@@ -13,16 +13,16 @@ from temporalio import activity
 from ...crash import crash_point
 from ...errors import LedgerUnavailable
 from ...ledger import Action, ActionLedger, Dispatched, Question, QuestionRequest
-from ..app.interrupt import is_pause
+from ..app.interrupt import is_interrupt
 from ..app.tool_context import ToolContext
-from ..runner.bounded_call import End, Raised, see_through
+from ..runner.bounded_call import CallEnd, Raised, despite_cancellation
 from .incoming_call import IncomingCall
 from .persisting import persist
 
 
-def asks(end: End) -> bool:
+def asks(end: CallEnd) -> bool:
     """Whether the call ended with its question; past its deadline it timed out."""
-    asked = isinstance(end.how, Raised) and is_pause(end.how.error)
+    asked = isinstance(end.how, Raised) and is_interrupt(end.how.error)
     return asked and end.stopped_by != "deadline"
 
 
@@ -34,7 +34,7 @@ class Pausing:
         self._call = call
 
     async def pause(
-        self, end: End, context: ToolContext, claim: Dispatched | None
+        self, end: CallEnd, context: ToolContext, claim: Dispatched | None
     ) -> Question | Action:
         """Write the question down and hand the row back, in one; the call is made again.
 
@@ -60,7 +60,7 @@ class Pausing:
 
         crash_point("before_record", tool=self._call.guarded.name)
         try:
-            question, ended = await see_through(ask())
+            question, ended = await despite_cancellation(ask())
         except LedgerUnavailable:
             question, ended = await persist(ask)
         self._call.log.info(
@@ -75,16 +75,16 @@ class Pausing:
         return question if ended is None else ended
 
     def _request(self, context: ToolContext) -> QuestionRequest:
-        wanted = None if context.asking is None else context.asking.wanted
-        assert wanted is not None, "nobody else raises it"
+        open_question = None if context.questions is None else context.questions.open_question
+        assert open_question is not None, "nobody else raises it"
         own = context.run_key == self._call.header.run_key
         return QuestionRequest(
             run_key=context.run_key,
             position=context.position,
             thread_id=(self._call.header.thread_id if own else None) or context.run_key,
             tool=self._call.guarded.name,
-            index=wanted.index,
-            message=wanted.message,
-            payload=wanted.payload,
+            index=open_question.index,
+            message=open_question.message,
+            payload=open_question.payload,
             expires_after=self._call.guarded.answer_expires,
         )

@@ -18,8 +18,8 @@ from ...errors import ActionError, Fenced, InvalidArguments, LedgerUnavailable, 
 from ...identity import ActionKey, action_key, undo_key
 from ...ledger import Action, ActionLedger, ActionRequest
 from ...ledger.codec import error_text
-from ..app.state import GivenState
-from ..app.tool_context import Undoes
+from ..app.state_copy import GivenState
+from ..app.tool_context import UndoneAction
 from ..contract.activity_failure import as_failure
 from ..contract.sizes import MAX_STATE
 from .incoming_call import IncomingCall
@@ -30,7 +30,7 @@ class Prepared:
     """A call that can be claimed."""
 
     request: ActionRequest
-    undoes: Undoes | None = None
+    undoes: UndoneAction | None = None
     """What the tool is told of the action that it undoes."""
     state: GivenState | None = None
     """What the tool is given of its conversation."""
@@ -89,7 +89,7 @@ class Preparing:
         return self._as_it_stands(found)
 
     async def _begun_or(
-        self, refusal: ActionError, undoes: Undoes | None
+        self, refusal: ActionError, undoes: UndoneAction | None
     ) -> Prepared | ActionError:
         begun = await self.begun_before()
         return refusal if begun is None else Prepared(begun, undoes)
@@ -160,8 +160,8 @@ class Preparing:
         )
 
 
-def _told_of(undone: Action) -> Undoes:
-    return Undoes(
+def _told_of(undone: Action) -> UndoneAction:
+    return UndoneAction(
         undone.key,
         undone.tool,
         parse(undone.args),

@@ -15,9 +15,9 @@ from temporalio import activity
 from ...errors import LedgerUnavailable
 from ...ledger import ActionLedger, Outcome, Question
 from ..app.tool_context import ToolContext
+from ..app.tool_failure import FailureKind
 from ..contract.activity_failure import again
-from ..contract.tool_failure import Kind
-from ..runner.bounded_call import End, Raised, Returned
+from ..runner.bounded_call import CallEnd, Raised, Returned
 from .calling import Calling, Invoke
 from .heartbeat import failed_so_far
 from .incoming_call import IncomingCall
@@ -69,7 +69,7 @@ class ReadCall:
         except LedgerUnavailable as err:
             raise self._call.not_started(err.message) from err
 
-    async def _pause(self, end: End, context: ToolContext) -> Any:
+    async def _pause(self, end: CallEnd, context: ToolContext) -> Any:
         paused = await Pausing(self._ledger, self._call).pause(end, context, None)
         assert isinstance(paused, Question), "it has no row"
         return self._call.guarded.reply_asked(paused)
@@ -94,14 +94,17 @@ class ReadCall:
             raise self._call.not_started(err.message) from err
         return True
 
-    def _failed(self, end: End) -> Any:
+    def _failed(self, end: CallEnd) -> Any:
         failure = self._calling.failure(end)
-        failed = failed_so_far() + (failure.kind is not Kind.IN_PROGRESS)
-        if failure.kind not in (Kind.REFUSED, Kind.OTHER) and failed < self._call.tries:
+        failed = failed_so_far() + (failure.kind is not FailureKind.IN_PROGRESS)
+        if (
+            failure.kind not in (FailureKind.REFUSED, FailureKind.OTHER)
+            and failed < self._call.tries
+        ):
             times = max(failed, activity.info().attempt)
             delay = delay_after(self._call, failure, failed=times)
             if time_for(self._call, delay):
                 activity.heartbeat(failed)
-                raise again(failure.type, failure.told, delay=delay)
+                raise again(failure.type, failure.text, delay=delay)
         error = end.how.error if isinstance(end.how, Raised) else None
         return self._call.guarded.reply_raised(failure, error)

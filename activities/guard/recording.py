@@ -13,9 +13,9 @@ from ...crash import crash_point
 from ...errors import Fenced, LedgerUnavailable
 from ...identity import split_action_key
 from ...ledger import Action, ActionLedger, Dispatched, Outcome
+from ..app.tool_failure import FailureKind
 from ..contract.outcomes import Unrecorded
-from ..contract.tool_failure import Kind
-from ..runner.bounded_call import Raised, Returned, see_through
+from ..runner.bounded_call import Raised, Returned, despite_cancellation
 from .claiming import Claiming
 from .incoming_call import IncomingCall
 from .metrics import count
@@ -44,7 +44,7 @@ class Recording:
         """Record the outcome, whoever is cancelled meanwhile; return the one that stands."""
         crash_point("before_record", tool=claim.tool)
         try:
-            stands = await see_through(self._recorded(claim, outcome))
+            stands = await despite_cancellation(self._recorded(claim, outcome))
         except LedgerUnavailable as err:
             handed_over = self._hand_over(claim, Unrecorded.of(claim, outcome), err)
             if handed_over is not None:
@@ -78,7 +78,7 @@ class Recording:
             return await self._ledger.park(claim, reason, over=over, failures=failures)
 
         try:
-            action = await see_through(parked())
+            action = await despite_cancellation(parked())
         except LedgerUnavailable as err:
             unknown = Unrecorded.unknown(claim, reason, over=over, failures=failures)
             handed_over = self._hand_over(claim, unknown, err)
@@ -140,7 +140,7 @@ class Recording:
             return self._outcome(claim, end)
         failure = self._call.guarded.failure(end.error)
         self._call.log.info("tool.ended_late", action_key=claim.key, error=failure.type)
-        surely_nothing = failure.kind is Kind.REFUSED and not claim.taken_over
+        surely_nothing = failure.kind is FailureKind.REFUSED and not claim.taken_over
         return failure.without_effect if surely_nothing else None
 
     def _compare(self, claim: Dispatched, stands: Outcome, ended: Outcome) -> None:

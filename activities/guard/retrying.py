@@ -7,7 +7,7 @@ from typing import Final
 
 from temporalio import activity
 
-from ..contract.tool_failure import Failure
+from ..app.tool_failure import ToolFailure
 from .incoming_call import IncomingCall
 
 _FIRST_RETRY: Final = timedelta(seconds=0.5)
@@ -16,7 +16,7 @@ _LAST_RELAYED: Final = timedelta(minutes=10)
 """Of what nobody waits for."""
 
 
-def delay_after(call: IncomingCall, failure: Failure, *, failed: int) -> timedelta:
+def delay_after(call: IncomingCall, failure: ToolFailure, *, failed: int) -> timedelta:
     """Return how long to wait: what the other side asked for, else twice as long each time.
 
     Args:

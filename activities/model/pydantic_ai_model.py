@@ -27,7 +27,7 @@ from ...errors import (
     UnrepresentableValue,
 )
 from ..contract.conversation import Completion, FinishReason, Message, ToolCall, ToolResult, Usage
-from ..contract.tool_failure import ERROR_STATUSES, MAX_RETRY_AFTER, RETRYABLE_STATUSES
+from ..contract.retry_rules import ERROR_STATUSES, MAX_RETRY_AFTER, RETRYABLE_STATUSES
 from .model import Model, ModelRequest
 
 if TYPE_CHECKING:

@@ -1,8 +1,9 @@
 """One result per call, in order: what every provider demands of a conversation.
 
 A run that died, was terminated or lost its conversation to another one leaves a message whose
-calls have no results. The next turn gives them theirs, from the ledger: what is done is told
-as it was recorded, what may have happened is unknown, what was never sent was not carried out.
+calls have no results. The next turn makes the results from the ledger: of an action that is done,
+the recorded outcome; of one that may have happened, ``unknown``; of one that was never sent,
+that it was not carried out.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from ...ledger import Action
 from ..contract.conversation import Message, ToolCall, ToolResult
 from ..contract.reply import Reply
 from ..contract.sizes import MAX_CONTENT, result_share
-from . import call_reply as replies
+from . import call_reply
+from .reply_content import content_text
+from .standing import left_standing
 
 log = structlog.get_logger("commitline")
 
@@ -39,8 +42,9 @@ def results_from(
 ) -> list[ToolResult]:
     """Return the results of calls that another run left, by what the ledger has of them.
 
-    With what they changed in the state, where they are ``left_by``'s own actions: a call may
-    have been carried out on the row of another one, whose changes these are.
+    A result carries what its call changed in the state only where the action is ``left_by``'s
+    own. A call may have been answered with the row of another action; the changes belong to
+    that one.
 
     Args:
         actions: Of the calls themselves.
@@ -48,7 +52,7 @@ def results_from(
         step: The model turn of the message.
         epoch: Its run's epoch then.
         limit: Characters of a result that travel.
-        below: Of the calls that a sub-agent was to carry out, all that it did.
+        below: For each call of a sub-agent, all actions of its run.
         left_by: The run that left them.
     """
     share = result_share(len(calls), limit=limit)
@@ -57,13 +61,13 @@ def results_from(
         at = position(step, index, epoch=epoch)
         action = actions.get(at)
         if below is not None and at in below:
-            standing = replies.left_standing(below[at])
-            reply = replies.sub_agent_failed("the run that called it was lost", standing)
+            standing = left_standing(below[at])
+            reply = call_reply.sub_agent_failed("the run that called it was lost", standing)
         else:
             reply = _reply(action, call, limit=share)
         own = action is not None and (action.run_key, action.position) == (left_by, at)
         changes = reply.changes if own else None
-        content = replies.content_text(reply)
+        content = content_text(reply)
         found.append(ToolResult(at, call.id, call.name, reply.status, content, changes))
     return found
 
@@ -71,8 +75,8 @@ def results_from(
 def paired(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with exactly one result per call, in order.
 
-    What we commit is so already. This is what the provider gets, whatever became of the rows: a
-    result without a call is left out, and a call without one is answered as unknown.
+    What we commit is so already; this makes it certain for the provider, whatever became of the
+    rows. A result without a call is left out. A call without a result is answered as unknown.
     """
     found: list[Message] = []
     for index, message in enumerate(messages):
@@ -99,13 +103,13 @@ def _in_order(calls: Sequence[ToolCall], given: Sequence[ToolResult]) -> list[To
 
 
 def _lost(call: ToolCall, at: Position) -> ToolResult:
-    reply = replies.lost()
-    return ToolResult(at, call.id, call.name, reply.status, replies.content_text(reply))
+    reply = call_reply.record_lost()
+    return ToolResult(at, call.id, call.name, reply.status, content_text(reply))
 
 
 def _reply(action: Action | None, call: ToolCall, *, limit: int) -> Reply:
     if action is not None:
-        return replies.told(action, limit=limit)
+        return call_reply.of_action(action, limit=limit)
     if call.problem is not None:
-        return replies.not_run("InvalidArguments", f"not run: {call.problem}")
-    return replies.not_carried_out()
+        return call_reply.not_run("InvalidArguments", f"not run: {call.problem}")
+    return call_reply.not_carried_out()

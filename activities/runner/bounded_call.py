@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-GRACE_SECONDS: Final = 0.5
+CANCEL_GRACE_SECONDS: Final = 0.5
 """How long a cancelled tool may take to end (its ``finally`` runs) before it is left behind."""
 
 
@@ -38,7 +38,7 @@ class Abandoned:
 
 
 @dataclass(frozen=True)
-class End:
+class CallEnd:
     """How a call ended."""
 
     how: Returned | Raised | Abandoned
@@ -51,13 +51,13 @@ OnLate: TypeAlias = Callable[[Returned | Raised], Awaitable[None]]
 _left_behind: set[asyncio.Task[Any]] = set()
 
 
-async def ignore(end: Returned | Raised) -> None:
+async def ignore_late_end(end: Returned | Raised) -> None:
     """Let a late end be."""
 
 
 async def call_within(
-    seconds: float | None, work: Coroutine[Any, Any, Any], *, on_late: OnLate = ignore
-) -> End:
+    seconds: float | None, work: Coroutine[Any, Any, Any], *, on_late: OnLate = ignore_late_end
+) -> CallEnd:
     """Run ``work`` and say how it ended; never raises, and takes little longer than it may.
 
     Args:
@@ -74,14 +74,14 @@ async def call_within(
     if not task.done():
         stopped_by = stopped_by or "deadline"
         task.cancel()
-        await _wait(task, GRACE_SECONDS)
+        await _wait(task, CANCEL_GRACE_SECONDS)
     if not task.done():
         _leave(task, on_late)
-        return End(Abandoned(), stopped_by)
-    return End(_how(task), stopped_by)
+        return CallEnd(Abandoned(), stopped_by)
+    return CallEnd(_how(task), stopped_by)
 
 
-async def see_through(work: Coroutine[Any, Any, T]) -> T:
+async def despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
     """Wait for ``work`` however often the caller is cancelled; return or raise what it does.
 
     For what must not be torn apart, and is bounded by itself. The cancellation is gone then.

@@ -28,10 +28,10 @@ from typing import Any, Final
 from ...canonical import scrub
 from ...ledger.codec import error_text
 from ...ledger.records import Outcome
-from ..app.state import GivenState
+from ..app.state_copy import GivenState
 from ..app.tool import Tool
-from ..app.tool_context import ToolContext, Undoes
-from ..contract.tool_failure import Failure, Kind
+from ..app.tool_context import ToolContext, UndoneAction
+from ..app.tool_failure import FailureKind, ToolFailure
 
 _PR_SET_PDEATHSIG: Final = 1
 _SIZE_BYTES: Final = 8
@@ -42,8 +42,8 @@ _LAST_WORDS_SECONDS: Final = 0.5
 class IsolatedFailure(Exception):
     """A tool in another process raised, or its process ended without an answer."""
 
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.told)
+    def __init__(self, failure: ToolFailure) -> None:
+        super().__init__(failure.text)
         self.failure = failure
 
 
@@ -88,7 +88,7 @@ async def run_isolated(
 
 def _context(given: dict[str, Any]) -> ToolContext:
     undoes = given.pop("undoes")
-    return ToolContext(**given, undoes=undoes and Undoes(**undoes))
+    return ToolContext(**given, undoes=undoes and UndoneAction(**undoes))
 
 
 def _question(tool: Tool, args: str, context: ToolContext, state: GivenState | None) -> bytes:
@@ -96,7 +96,7 @@ def _question(tool: Tool, args: str, context: ToolContext, state: GivenState | N
         "module": tool.fn.__module__,
         "name": tool.fn.__qualname__,
         "args": args,
-        "context": asdict(replace(context, asking=None)),
+        "context": asdict(replace(context, questions=None)),
         "state": None if state is None else asdict(state),
         "path": [str(place) for place in sys.path],
         "parent": os.getpid(),
@@ -145,14 +145,16 @@ def _read(answer: bytes, process: asyncio.subprocess.Process) -> Outcome:
         told = json.loads(answer)
     except ValueError:
         raise IsolatedFailure(
-            Failure(Kind.OTHER, "ToolProcessDied", f"its process ended with {process.returncode}")
+            ToolFailure(
+                FailureKind.OTHER, "ToolProcessDied", f"its process ended with {process.returncode}"
+            )
         ) from None
     if "outcome" in told:
         return Outcome(**told["outcome"])
     after = told["failure"].pop("retry_after")
     raise IsolatedFailure(
-        Failure(
-            kind=Kind(told["failure"].pop("kind")),
+        ToolFailure(
+            kind=FailureKind(told["failure"].pop("kind")),
             retry_after=None if after is None else timedelta(seconds=after),
             **told["failure"],
         )
@@ -205,7 +207,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
         copy = tool.copy_of(None if state is None else GivenState(**state))
         bound = tool.bind(question["args"], _context(question["context"]), copy)
     except Exception as err:
-        return _told(Failure(Kind.NOT_ATTEMPTED, type(err).__name__, error_text(err)))
+        return _told(ToolFailure(FailureKind.NOT_ATTEMPTED, type(err).__name__, error_text(err)))
     try:
         ended = tool.finished(tool.fn(**bound), copy)
         if not isinstance(ended, Outcome):
@@ -215,7 +217,7 @@ def _answer(question: dict[str, Any]) -> dict[str, Any]:
     return {"outcome": asdict(ended)}
 
 
-def _told(failure: Failure) -> dict[str, Any]:
+def _told(failure: ToolFailure) -> dict[str, Any]:
     after = failure.retry_after
     return {
         "failure": {

@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import structlog
 
-from ..contract.tool_failure import Contained
+from ..app.contained_error import contain, raise_contained
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ class ToolRunner:
             try:
                 result = context.run(work)
             except BaseException as err:
-                _hand_over(here, done, None, tame(name, err))
+                _hand_over(here, done, None, contain(name, err))
             else:
                 _hand_over(here, done, result, None)
 
@@ -181,7 +181,7 @@ class ToolRunner:
         except BaseException as err:
             # A thread that it waited for goes on, and may send: so does the tool, then.
             await _ended(threads)
-            raise_tamed(name, err)
+            raise_contained(name, err)
         finally:
             del self._running[token]
 
@@ -219,24 +219,6 @@ async def _ended(threads: Iterable[Future[Any]]) -> None:
     for one in threads:
         if not one.cancelled():
             one.exception()
-
-
-def tame(name: str, error: BaseException) -> BaseException:
-    """Return what may leave a task or a future in place of an exception that would break them.
-
-    No future can hold a StopIteration, and a SystemExit ends the event loop that it passes.
-    """
-    if isinstance(error, StopIteration):
-        return RuntimeError(f"{name} raised StopIteration")
-    if isinstance(error, SystemExit | KeyboardInterrupt | GeneratorExit):
-        return Contained(error)
-    return error
-
-
-def raise_tamed(name: str, error: BaseException) -> NoReturn:
-    """Raise an exception again, tamed."""
-    tamed = tame(name, error)
-    raise tamed from (None if tamed is error else error)
 
 
 def _end_of(task: asyncio.Task[Any]) -> tuple[Any, BaseException | None]:

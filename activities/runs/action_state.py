@@ -19,7 +19,7 @@ from ...ledger import Action, ActionLedger
 from ..app.action_state import ACTION_STATE
 from ..app.tool_context import current_call
 from ..contract.wire import raw_text
-from ..replies import call_reply as replies
+from ..replies import call_reply
 
 
 def action_state_activity(ledger: ActionLedger) -> Callable[[RawValue], Any]:
@@ -34,7 +34,7 @@ def action_state_activity(ledger: ActionLedger) -> Callable[[RawValue], Any]:
                 raise ToolRefused(f"this conversation has no action {key[:200]!r}")
         except LedgerUnavailable as err:
             raise NotAttempted(err.message) from err
-        return replies.state(found)
+        return call_reply.action_state(found)
 
     return run
 

@@ -33,9 +33,10 @@ from ..app.app import App
 from ..app.tool import Tool
 from ..contract.activity_failure import as_failure
 from ..contract.approvals import ADMIT, DECIDE, Admission, Admit, Decide
+from ..contract.deadlines import wait_seconds
 from ..contract.wire import pack, unpack
 from ..model.model import over_limit
-from ..replies import call_reply as replies
+from ..replies import call_reply
 from .served import served_tool
 
 log = structlog.get_logger("commitline")
@@ -108,7 +109,7 @@ class ApprovalActivities:
         try:
             effective = _effective(tool, request.arguments)
         except ActionError as err:
-            return Admission(reply=replies.refused(err))
+            return Admission(reply=call_reply.refused(err))
         if not await _needs_approval(tool, effective):
             return Admission(arguments=request.arguments)
         asked = await self._approvals.ask(
@@ -175,9 +176,9 @@ def _admission(found: Approval) -> Admission:
         case "rejected":
             why = f": {scrub(found.reason, limit=1_000)}" if found.reason else ""
             told = f"not executed: rejected by {found.decided_by}{why}"
-            return Admission(reply=replies.not_run("Rejected", told))
+            return Admission(reply=call_reply.not_run("Rejected", told))
         case "expired":
             told = f"not executed: nobody approved it until {found.expires_at}"
-            return Admission(reply=replies.not_run("ApprovalExpired", told))
+            return Admission(reply=call_reply.not_run("ApprovalExpired", told))
     left = None if found.expires_at is None else (found.expires_at - found.now).total_seconds()
-    return Admission(wait_seconds=replies.FOR_EVER if left is None else max(left, 0.001))
+    return Admission(wait_seconds=wait_seconds(left))

@@ -21,6 +21,7 @@ from ...errors import (
     UnrepresentableValue,
 )
 from ...ledger.codec import error_text
+from ..app.contained_error import raise_contained
 from ..app.output_type import OutputType
 from ..contract.conversation import Completion, Message
 from ..contract.spec import AgentSpec
@@ -29,7 +30,6 @@ from ..guard.heartbeat import failed_so_far
 from ..guard.metrics import count
 from ..model.model import Model, ModelRequest, examine
 from ..runner.bounded_call import Raised, Returned, call_within
-from ..runner.tool_runner import raise_tamed
 
 MAX_COMPLETION: Final = 1024 * 1024
 """Characters of a completion as JSON. Temporal refuses a payload over 2 MiB."""
@@ -66,7 +66,7 @@ class Asked:
             try:
                 return self._checked(await self.model.complete(given))
             except BaseException as err:
-                raise_tamed(spec.model, err)
+                raise_contained(spec.model, err)
 
         end = await call_within(limits.nearest, ask())
         if isinstance(end.how, Returned):

@@ -13,12 +13,12 @@ from temporalio.common import RawValue
 
 from ...errors import LedgerError, PlanInvalid, RunNotRunning
 from ...ledger import ActionLedger
-from ..app.agent import tool_spec
 from ..app.app import App
 from ..app.plan_check import check_order, check_structure
+from ..app.tool_spec import tool_spec
 from ..contract.activity_failure import as_failure
 from ..contract.conversation import ToolDefinition
-from ..contract.limits import resolve
+from ..contract.deadlines import resolve
 from ..contract.plans import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
 from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.persisting import persist

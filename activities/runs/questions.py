@@ -18,9 +18,10 @@ from ...errors import AnswerRefused, LedgerError
 from ...identity import action_key
 from ...ledger import QuestionLedger
 from ..contract.activity_failure import as_failure
+from ..contract.deadlines import wait_seconds
 from ..contract.questions import ANSWER, CHECK_QUESTION, Answer, CheckQuestion, QuestionState
 from ..contract.wire import pack, unpack
-from ..replies import call_reply as replies
+from ..replies import call_reply
 
 log = structlog.get_logger("commitline")
 
@@ -51,15 +52,17 @@ class QuestionActivities:
         match None if question is None else question.state:
             case "waiting":
                 assert question is not None
-                return pack(QuestionState(wait_seconds=replies.wait_seconds(question)))
+                return pack(QuestionState(wait_seconds=wait_seconds(question.seconds_left)))
             case "expired":
                 assert question is not None
                 if action is None:  # it only reads, and has no row
-                    return pack(QuestionState(replies.done(None, question.not_executed)))
+                    return pack(QuestionState(call_reply.done(None, question.not_executed)))
                 if action.state in ("intent", "dispatched"):
                     return pack(QuestionState(wait_seconds=_BUSY_SECONDS))
                 log.info("question.expired", action_key=key, number=request.number)
-                return pack(QuestionState(replies.told(action, limit=request.content_limit)))
+                return pack(
+                    QuestionState(call_reply.of_action(action, limit=request.content_limit))
+                )
         return pack(QuestionState())
 
     @activity.defn(name=ANSWER)

@@ -32,7 +32,7 @@ from ...ledger import Action, ActionLedger, Queued, Run
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.activity_failure import as_failure
-from ..contract.limits import CallLimits
+from ..contract.deadlines import CallLimits
 from ..contract.relay import LOOK_AT, SCAN, SETTLE_ACTION, SETTLED, SWEEP, Settled, Settling
 from ..contract.undo import UndoStep
 from ..contract.wire import pack, unpack

@@ -19,14 +19,14 @@ from ...ledger import Action, ActionLedger, Owned, Run, ThreadLedger
 from ..app.agent import Agent
 from ..app.app import App
 from ..contract.activity_failure import as_failure
-from ..contract.limits import RunLimits
+from ..contract.deadlines import RunLimits
 from ..contract.outcomes import RECORD_OUTCOME, SETTLE_TIMED_OUT, SettleTimedOut, Unrecorded
 from ..contract.reply import Reply
 from ..contract.runs import CLOSE_RUN, OPEN_RUN, STOP_RUN, CloseRun, Opened, OpenRun, StopRun
 from ..contract.spec import AgentSpec
 from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.persisting import persist
-from ..replies import call_reply as replies
+from ..replies import call_reply
 from .served import served_agent
 
 log = structlog.get_logger("commitline")
@@ -144,14 +144,14 @@ class RunActivities:
                 parked = await self._ledger.park(
                     owned, ended.reason, over=ended.over, failures=ended.failures
                 )
-                return pack(replies.told(parked, limit=ended.content_limit))
+                return pack(call_reply.of_action(parked, limit=ended.content_limit))
             stands = await self._ledger.record(owned, ended.known)
         except Fenced as err:
             return pack(await self._overtaken(owned.key, ended, err))
         except LedgerError as err:
             raise as_failure(err) from err
         log.info("ledger.outcome_recorded", action_key=ended.key, outcome=stands.kind)
-        return pack(replies.done(ended.key, stands, limit=ended.content_limit))
+        return pack(call_reply.done(ended.key, stands, limit=ended.content_limit))
 
     async def _overtaken(self, key: ActionKey, ended: Unrecorded, fenced: Fenced) -> Reply:
         """Return what to tell where the row is no longer the attempt's whose outcome this is."""
@@ -164,12 +164,12 @@ class RunActivities:
         except LedgerError as err:
             raise as_failure(err) from err
         if found is not None and found.state != "intent":
-            return replies.told(found, limit=ended.content_limit)
+            return call_reply.of_action(found, limit=ended.content_limit)
         # A failover lost the row while its outcome was here: what happened is still true.
         log.error("ledger.row_lost", action_key=key)
         if ended.known is None:
             raise as_failure(fenced)
-        return replies.done(key, ended.known, limit=ended.content_limit)
+        return call_reply.done(key, ended.known, limit=ended.content_limit)
 
     @activity.defn(name=SETTLE_TIMED_OUT)
     async def settle_timed_out(self, raw: RawValue) -> RawValue:
@@ -182,15 +182,15 @@ class RunActivities:
         try:
             found = await self._ledger.get(request.key)
             if found is not None and found.relayed and await self._is_sent(found):
-                return pack(replies.accepted(found))
+                return pack(call_reply.accepted(found))
             if found is not None and found.state == "dispatched":
                 why = f"its attempts were lost until its time was up [{NodeTimeout.code}]"
                 found = await self._park(found, why)
         except LedgerError as err:
             raise as_failure(err) from err
         if found is None or found.state == "intent":
-            return pack(replies.node_timed_out())
-        return pack(replies.told(found, limit=request.content_limit))
+            return pack(call_reply.node_timed_out())
+        return pack(call_reply.of_action(found, limit=request.content_limit))
 
     async def _is_sent(self, found: Action) -> bool:
         """Whether the relay still sees to a row of its: not once its run was stopped."""

@@ -21,10 +21,11 @@ import structlog
 from ...canonical import dumps, parse
 from ...identity import ActionKey, epoch_of, step_of
 from ...ledger import Action, Conversation
-from ..app.state import State, merge
+from ..app.state import State
+from ..app.state_merge import merge
 from ..contract.conversation import Message
 from ..contract.state_changes import CallChanges, Changes, Dropped, Merged
-from ..replies import call_reply as replies
+from ..replies import notices
 
 log = structlog.get_logger("commitline")
 
@@ -115,11 +116,11 @@ async def merged(
         lost = [Dropped(one.position, one.changes.fields, why) for one in calls]
         result = Merged(before, dropped=lost)
     _say(found, result)
-    notices = [replies.state_conflict(one) for one in result.conflicts]
-    notices += [replies.state_dropped(one) for one in result.dropped]
+    texts = [notices.state_conflict(one) for one in result.conflicts]
+    texts += [notices.state_dropped(one) for one in result.dropped]
     after = dumps(result.state)  # compared as text: to Python, True is 1
     return TurnState(
-        None if after == dumps(before) else after, [Message.user(notice) for notice in notices]
+        None if after == dumps(before) else after, [Message.user(text) for text in texts]
     )
 
 

@@ -35,7 +35,8 @@ from ..contract.sub_agents import (
 )
 from ..contract.wire import pack, unpack
 from ..guard.persisting import persist
-from ..replies import call_reply as replies
+from ..replies import call_reply
+from ..replies.standing import left_standing
 
 log = structlog.get_logger("commitline")
 
@@ -133,14 +134,14 @@ class SubAgentActivities:
             )
         except LedgerError as err:
             raise as_failure(err) from err
-        standing = replies.left_standing(closed.actions)
+        standing = left_standing(closed.actions)
         log.warning(
             "run.sub_agent_failed",
             run_key=request.sub_run,
             reason=closed.reason,
             standing=len(standing),
         )
-        return pack(replies.sub_agent_failed(closed.reason, standing))
+        return pack(call_reply.sub_agent_failed(closed.reason, standing))
 
     @property
     def _sub_runs(self) -> SubRunLedger:

@@ -55,9 +55,10 @@ from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, Recor
 from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.heartbeat import beating
 from ..guard.persisting import persist
-from ..replies import call_reply as replies
+from ..replies import notices
 from ..replies.pairing import paired, results_from, unanswered
-from ..runner.bounded_call import see_through
+from ..replies.standing import stands
+from ..runner.bounded_call import despite_cancellation
 from .model_request import Asked, completion_text
 from .served import served_agent
 from .state_merge import TurnState, changes_before, merged, without_changes
@@ -137,7 +138,7 @@ class TurnActivities:
         crash_point("after_completion")
         turn = replace(turn, completion=completion, final=spec.ends_with(completion))
         try:
-            answer = await see_through(self._commit(turn))
+            answer = await despite_cancellation(self._commit(turn))
         except LedgerUnavailable as err:
             # Paid for, and not to be asked for again: the run records it before it acts on it.
             log.error(
@@ -168,10 +169,10 @@ class TurnActivities:
                 request_at = len(messages)
             messages.append(asked)
         if found.thread.forked_run is not None:
-            messages.append(Message.user(replies.forked(await self._taken_back(found.thread))))
+            messages.append(Message.user(notices.forked(await self._taken_back(found.thread))))
         # The result of a repaired call says what became of it, but not that it was undone.
         settled = [one for one in found.settled if one.key not in repaired or one.undone_by]
-        messages += [Message.user(replies.notice(action)) for action in settled]
+        messages += [Message.user(notices.settled(action)) for action in settled]
         state = await self._state_after(found, request, messages, settled)
         messages = [*without_changes(messages), *state.notices]
         if not messages and spec.output_schema is not None:
@@ -408,4 +409,4 @@ def _is_there(found: Conversation, request_id: str | None) -> bool:
 
 def _stands(action: Action, run: RunKey, step: int) -> bool:
     at = position_below(run, action.run_key) or action.position
-    return is_from(at, step) and replies.stands(action)
+    return is_from(at, step) and stands(action)

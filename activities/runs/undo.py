@@ -24,7 +24,7 @@ from ..app.app import App
 from ..app.tool import Tool
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import as_failure
-from ..contract.limits import DEFAULTS, CallLimits, resolve
+from ..contract.deadlines import DEFAULTS, CallLimits, resolve
 from ..contract.undo import (
     BEGIN_UNDO,
     FINISH_UNDO,

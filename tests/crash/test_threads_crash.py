@@ -15,7 +15,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from commitline.activities.contract.conversation import Message, RunResult, ToolResult
 from commitline.activities.contract.wire import from_text
-from commitline.activities.replies import call_reply as replies
+from commitline.activities.replies import call_reply
 from commitline.errors import RunFailed, RunNotFound, RunNotRunning
 from commitline.identity import RunKey, position
 from commitline.ledger import (
@@ -336,7 +336,7 @@ def test_the_next_run_tells_of_each_call_what_the_ledger_knows(
     assert mail.status == "unknown"
     assert json.loads(mail.content)["unknown"]["action"] == left.runs[0].run_key + ":0.1"
     assert look.status == "error"
-    assert json.loads(look.content) == replies.not_carried_out().content
+    assert json.loads(look.content) == call_reply.not_carried_out().content
 
 
 @pytest.mark.parametrize("name", _TORN)
@@ -473,7 +473,7 @@ async def test_an_attempt_of_a_terminated_run_claims_nothing_any_more(
     (told,) = left.told(0)
     ledger = await scene.client.ledger()
 
-    assert json.loads(told.content) == replies.not_carried_out().content
+    assert json.loads(told.content) == call_reply.not_carried_out().content
     assert left.outline[2:] == ["error", "went on"]
     assert malformed(left.stored) == []
     assert list(left.actions) == []

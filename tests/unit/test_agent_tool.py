@@ -7,7 +7,7 @@ import pytest
 from commitline import Agent, App, Effect, ScriptedModel, tool
 from commitline.activities.app.agent import AgentTool
 from commitline.activities.app.tool import Tool
-from commitline.activities.contract.limits import RunLimits
+from commitline.activities.contract.deadlines import RunLimits
 from commitline.activities.contract.sub_agents import prompt_in
 from commitline.errors import DefinitionError, InvalidArguments
 

@@ -11,13 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from commitline.activities.contract.tool_failure import (
-    Contained,
-    Failure,
-    Kind,
-    classify,
-    retry_after,
-)
+from commitline.activities.app.contained_error import ContainedError
+from commitline.activities.app.tool_failure import FailureKind, ToolFailure, classify, retry_after
 from commitline.errors import (
     ModelUnavailable,
     NodeTimeout,
@@ -62,7 +57,7 @@ def of_library(module: str, name: str, *above: str, base: type[Exception] = Exce
     ],
 )
 def test_connection_errors_and_time_outs_are_worth_another_try(error: Exception) -> None:
-    assert classify(error) is Kind.TRANSIENT
+    assert classify(error) is FailureKind.TRANSIENT
 
 
 @pytest.mark.parametrize(
@@ -80,7 +75,7 @@ def test_connection_errors_and_time_outs_are_worth_another_try(error: Exception)
     ],
 )
 def test_what_a_text_or_an_argument_says_decides_nothing(error: Exception) -> None:
-    assert classify(error) is Kind.OTHER
+    assert classify(error) is FailureKind.OTHER
 
 
 @pytest.mark.parametrize("attribute", ["status_code", "status", "code"])
@@ -88,18 +83,20 @@ def test_what_a_text_or_an_argument_says_decides_nothing(error: Exception) -> No
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (408, Kind.TRANSIENT),
-        (409, Kind.TRANSIENT),
-        (429, Kind.TRANSIENT),
-        (500, Kind.TRANSIENT),
-        (503, Kind.TRANSIENT),
-        (599, Kind.TRANSIENT),
-        (400, Kind.OTHER),
-        (404, Kind.OTHER),
-        (422, Kind.OTHER),
+        (408, FailureKind.TRANSIENT),
+        (409, FailureKind.TRANSIENT),
+        (429, FailureKind.TRANSIENT),
+        (500, FailureKind.TRANSIENT),
+        (503, FailureKind.TRANSIENT),
+        (599, FailureKind.TRANSIENT),
+        (400, FailureKind.OTHER),
+        (404, FailureKind.OTHER),
+        (422, FailureKind.OTHER),
     ],
 )
-def test_a_status_in_an_attribute_decides(attribute: str, on: str, status: int, kind: Kind) -> None:
+def test_a_status_in_an_attribute_decides(
+    attribute: str, on: str, status: int, kind: FailureKind
+) -> None:
     signs = {attribute: status}
     error = carrying(**signs)
     if on == "its response":
@@ -110,23 +107,23 @@ def test_a_status_in_an_attribute_decides(attribute: str, on: str, status: int, 
 
 @pytest.mark.parametrize("status", [99, 200, 399, 600, 1503, -503, True, 503.0, "503", None, [503]])
 def test_an_implausible_status_is_none(status: Any) -> None:
-    assert classify(carrying(status_code=status)) is Kind.OTHER
-    assert classify(carrying(response=SimpleNamespace(status=status))) is Kind.OTHER
+    assert classify(carrying(status_code=status)) is FailureKind.OTHER
+    assert classify(carrying(response=SimpleNamespace(status=status))) is FailureKind.OTHER
 
 
 def test_an_implausible_status_does_not_hide_a_plausible_one() -> None:
     gone = carrying(code=7, response=SimpleNamespace(status_code=503))
     grpc = carrying(status_code=14, status=True, code=429)
 
-    assert classify(gone) is Kind.TRANSIENT
-    assert classify(grpc) is Kind.TRANSIENT
+    assert classify(gone) is FailureKind.TRANSIENT
+    assert classify(grpc) is FailureKind.TRANSIENT
 
 
 def test_a_status_outweighs_the_class_that_carries_it() -> None:
     error = ConnectionError("HTTP 403")
     vars(error)["status_code"] = 403
 
-    assert classify(error) is Kind.OTHER
+    assert classify(error) is FailureKind.OTHER
 
 
 def test_urllib_is_read_by_its_reason_and_its_code() -> None:
@@ -135,47 +132,55 @@ def test_urllib_is_read_by_its_reason_and_its_code() -> None:
         error.close()
         return error
 
-    assert classify(urllib.error.URLError(ConnectionRefusedError())) is Kind.TRANSIENT
-    assert classify(urllib.error.URLError(TimeoutError())) is Kind.TRANSIENT
-    assert classify(urllib.error.URLError("ConnectionRefusedError")) is Kind.OTHER
-    assert classify(urllib.error.URLError(ValueError("503"))) is Kind.OTHER
-    assert classify(http_error(503)) is Kind.TRANSIENT
-    assert classify(http_error(404)) is Kind.OTHER
+    assert classify(urllib.error.URLError(ConnectionRefusedError())) is FailureKind.TRANSIENT
+    assert classify(urllib.error.URLError(TimeoutError())) is FailureKind.TRANSIENT
+    assert classify(urllib.error.URLError("ConnectionRefusedError")) is FailureKind.OTHER
+    assert classify(urllib.error.URLError(ValueError("503"))) is FailureKind.OTHER
+    assert classify(http_error(503)) is FailureKind.TRANSIENT
+    assert classify(http_error(404)) is FailureKind.OTHER
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (of_library("httpx", "ConnectError", "TransportError", "NetworkError"), Kind.TRANSIENT),
-        (of_library("httpx", "ReadTimeout", "TransportError"), Kind.TRANSIENT),
-        (of_library("httpx", "InvalidURL"), Kind.OTHER),
-        (of_library("httpx._exceptions", "TransportError"), Kind.TRANSIENT),
-        (of_library("requests.exceptions", "ConnectionError", base=OSError), Kind.TRANSIENT),
-        (of_library("requests.exceptions", "ReadTimeout", "Timeout", base=OSError), Kind.TRANSIENT),
-        (of_library("requests.exceptions", "MissingSchema", base=ValueError), Kind.OTHER),
-        (of_library("requests.exceptions", "RequestException", base=OSError), Kind.OTHER),
+        (
+            of_library("httpx", "ConnectError", "TransportError", "NetworkError"),
+            FailureKind.TRANSIENT,
+        ),
+        (of_library("httpx", "ReadTimeout", "TransportError"), FailureKind.TRANSIENT),
+        (of_library("httpx", "InvalidURL"), FailureKind.OTHER),
+        (of_library("httpx._exceptions", "TransportError"), FailureKind.TRANSIENT),
+        (of_library("requests.exceptions", "ConnectionError", base=OSError), FailureKind.TRANSIENT),
+        (
+            of_library("requests.exceptions", "ReadTimeout", "Timeout", base=OSError),
+            FailureKind.TRANSIENT,
+        ),
+        (of_library("requests.exceptions", "MissingSchema", base=ValueError), FailureKind.OTHER),
+        (of_library("requests.exceptions", "RequestException", base=OSError), FailureKind.OTHER),
         (
             of_library(
                 "aiohttp.client_exceptions", "ClientConnectorError", "ClientConnectionError"
             ),
-            Kind.TRANSIENT,
+            FailureKind.TRANSIENT,
         ),
-        (of_library("aiohttp.client_exceptions", "ClientPayloadError"), Kind.TRANSIENT),
-        (of_library("aiohttp.client_exceptions", "InvalidURL", "ClientError"), Kind.OTHER),
-        (of_library("somebody.httpx", "TransportError"), Kind.OTHER),
-        (of_library("httpx_extras", "TransportError"), Kind.OTHER),
+        (of_library("aiohttp.client_exceptions", "ClientPayloadError"), FailureKind.TRANSIENT),
+        (of_library("aiohttp.client_exceptions", "InvalidURL", "ClientError"), FailureKind.OTHER),
+        (of_library("somebody.httpx", "TransportError"), FailureKind.OTHER),
+        (of_library("httpx_extras", "TransportError"), FailureKind.OTHER),
     ],
     ids=lambda value: f"{type(value).__module__}.{type(value).__name__}",
 )
-def test_the_well_known_clients_are_told_by_package_and_class(error: Exception, kind: Kind) -> None:
+def test_the_well_known_clients_are_told_by_package_and_class(
+    error: Exception, kind: FailureKind
+) -> None:
     assert classify(error) is kind
 
 
 def test_the_real_clients_errors_are_recognised() -> None:
-    assert classify(httpx.ConnectError("refused")) is Kind.TRANSIENT
-    assert classify(httpx.ReadTimeout("late")) is Kind.TRANSIENT
-    assert classify(httpx.InvalidURL("503")) is Kind.OTHER
-    for status, kind in ((503, Kind.TRANSIENT), (404, Kind.OTHER)):
+    assert classify(httpx.ConnectError("refused")) is FailureKind.TRANSIENT
+    assert classify(httpx.ReadTimeout("late")) is FailureKind.TRANSIENT
+    assert classify(httpx.InvalidURL("503")) is FailureKind.OTHER
+    for status, kind in ((503, FailureKind.TRANSIENT), (404, FailureKind.OTHER)):
         request = httpx.Request("GET", "http://shop")
         answer = httpx.Response(status, request=request)
         error = httpx.HTTPStatusError("no", request=request, response=answer)
@@ -186,42 +191,42 @@ def test_a_response_with_a_plain_client_error_is_read_by_its_status() -> None:
     error = of_library("requests.exceptions", "HTTPError", base=OSError)
     vars(error)["response"] = SimpleNamespace(status_code=502)
 
-    assert classify(error) is Kind.TRANSIENT
+    assert classify(error) is FailureKind.TRANSIENT
 
 
 def test_a_tools_own_signals_come_first() -> None:
     everything = (Exception,)
 
-    assert classify(ToolRefused("no"), retry_on=everything) is Kind.REFUSED
-    assert classify(NotAttempted("no connection"), retry_on=()) is Kind.NOT_ATTEMPTED
-    assert classify(StillInProgress("409"), retry_on=()) is Kind.IN_PROGRESS
+    assert classify(ToolRefused("no"), retry_on=everything) is FailureKind.REFUSED
+    assert classify(NotAttempted("no connection"), retry_on=()) is FailureKind.NOT_ATTEMPTED
+    assert classify(StillInProgress("409"), retry_on=()) is FailureKind.IN_PROGRESS
 
 
 def test_what_a_tool_declares_as_refused_is_refused_with_its_subclasses() -> None:
     class Below(Declared):
         pass
 
-    assert classify(Declared(), refused_on=(Declared,)) is Kind.REFUSED
-    assert classify(Below(), refused_on=(Declared,)) is Kind.REFUSED
-    assert classify(Plain(), refused_on=(Declared,)) is Kind.OTHER
-    assert classify(Declared(), refused_on=(Declared,), retry_on=(Declared,)) is Kind.REFUSED
-    assert classify(ConnectionResetError(), refused_on=(OSError,)) is Kind.REFUSED
+    assert classify(Declared(), refused_on=(Declared,)) is FailureKind.REFUSED
+    assert classify(Below(), refused_on=(Declared,)) is FailureKind.REFUSED
+    assert classify(Plain(), refused_on=(Declared,)) is FailureKind.OTHER
+    assert classify(Declared(), refused_on=(Declared,), retry_on=(Declared,)) is FailureKind.REFUSED
+    assert classify(ConnectionResetError(), refused_on=(OSError,)) is FailureKind.REFUSED
 
 
 def test_retry_on_takes_the_place_of_the_default() -> None:
     unavailable = carrying(status_code=503)
 
-    assert classify(Declared(), retry_on=(Declared,)) is Kind.TRANSIENT
-    assert classify(ConnectionResetError(), retry_on=(Declared,)) is Kind.OTHER
-    assert classify(unavailable, retry_on=(Declared,)) is Kind.OTHER
-    assert classify(carrying(status_code=404), retry_on=(Plain,)) is Kind.TRANSIENT
+    assert classify(Declared(), retry_on=(Declared,)) is FailureKind.TRANSIENT
+    assert classify(ConnectionResetError(), retry_on=(Declared,)) is FailureKind.OTHER
+    assert classify(unavailable, retry_on=(Declared,)) is FailureKind.OTHER
+    assert classify(carrying(status_code=404), retry_on=(Plain,)) is FailureKind.TRANSIENT
 
 
 @pytest.mark.parametrize(
     "error", [ConnectionResetError(), TimeoutError(), ToolTimeout("late"), carrying(status=503)]
 )
 def test_an_empty_retry_on_repeats_nothing(error: Exception) -> None:
-    assert classify(error, retry_on=()) is Kind.OTHER
+    assert classify(error, retry_on=()) is FailureKind.OTHER
 
 
 @pytest.mark.parametrize(
@@ -261,9 +266,9 @@ def test_an_exception_whose_attributes_raise_says_nothing() -> None:
         def status_code(self) -> int:
             raise RuntimeError("not now")
 
-    failure = Failure.of(Hostile("it failed"), refused_on=(), retry_on=None)
+    failure = ToolFailure.of(Hostile("it failed"), refused_on=(), retry_on=None)
 
-    assert (failure.kind, failure.message) == (Kind.OTHER, "it failed")
+    assert (failure.kind, failure.message) == (FailureKind.OTHER, "it failed")
 
 
 def test_an_attribute_says_it_as_a_duration() -> None:
@@ -278,17 +283,17 @@ def test_an_attribute_says_it_as_a_duration() -> None:
 
 
 def test_a_failure_is_told_by_class_and_text_and_is_capped() -> None:
-    failure = Failure.of(ValueError("x" * 5_000), refused_on=(), retry_on=None)
+    failure = ToolFailure.of(ValueError("x" * 5_000), refused_on=(), retry_on=None)
 
-    assert (failure.kind, failure.type) == (Kind.OTHER, "ValueError")
-    assert failure.told.startswith("ValueError: xxx")
-    assert len(failure.told) <= 1_000
+    assert (failure.kind, failure.type) == (FailureKind.OTHER, "ValueError")
+    assert failure.text.startswith("ValueError: xxx")
+    assert len(failure.text) <= 1_000
 
 
 def test_a_failure_sees_what_is_contained() -> None:
-    failure = Failure.of(Contained(SystemExit(3)), refused_on=(SystemExit,), retry_on=None)
+    failure = ToolFailure.of(ContainedError(SystemExit(3)), refused_on=(SystemExit,), retry_on=None)
 
-    assert (failure.kind, failure.type) == (Kind.REFUSED, "SystemExit")
+    assert (failure.kind, failure.type) == (FailureKind.REFUSED, "SystemExit")
 
 
 def test_a_failure_whose_text_cannot_be_made_is_a_failure_all_the_same() -> None:
@@ -296,13 +301,13 @@ def test_a_failure_whose_text_cannot_be_made_is_a_failure_all_the_same() -> None
         def __str__(self) -> str:
             raise RuntimeError("no text")
 
-    failure = Failure.of(Broken(), refused_on=(), retry_on=None)
+    failure = ToolFailure.of(Broken(), refused_on=(), retry_on=None)
 
-    assert (failure.kind, failure.type) == (Kind.OTHER, "Broken")
+    assert (failure.kind, failure.type) == (FailureKind.OTHER, "Broken")
 
 
 def test_an_error_without_effect_is_made_of_what_was_raised() -> None:
-    outcome = Failure.of(ToolRefused("no money"), refused_on=(), retry_on=None).without_effect
+    outcome = ToolFailure.of(ToolRefused("no money"), refused_on=(), retry_on=None).without_effect
 
     assert (outcome.kind, outcome.effect_possible) == ("error", False)
     assert outcome.value["type"] == "ToolRefused"

@@ -12,13 +12,15 @@ import pytest
 from pydantic import BaseModel, Field, field_validator
 
 from commitline import Agent, Effect, Reducer, ScriptedModel, State, tool
-from commitline.activities.app.state import GivenState, StateCopy, merge, read_state
+from commitline.activities.app.state_copy import GivenState, StateCopy
+from commitline.activities.app.state_merge import merge
+from commitline.activities.app.state_model import read_state
 from commitline.activities.contract.conversation import Message, ToolCall, ToolResult
 from commitline.activities.contract.outcomes import Unrecorded
 from commitline.activities.contract.sizes import MAX_STATE, changes_share
 from commitline.activities.contract.state_changes import CallChanges, Changes, Conflict, Dropped
 from commitline.activities.contract.wire import from_text, to_text
-from commitline.activities.replies import call_reply as replies
+from commitline.activities.replies import call_reply
 from commitline.activities.replies.pairing import results_from
 from commitline.activities.runs.state_merge import changes_before, without_changes
 from commitline.canonical import Json, dumps, parse
@@ -340,8 +342,8 @@ def test_an_outcome_that_goes_through_history_brings_its_changes_and_a_receipt_n
     travelled = from_text(Unrecorded, to_text(Unrecorded.of(claim, outcome)))
 
     assert travelled.known == outcome
-    assert replies.done("k", outcome).changes == {"set": {"address": "A"}}
-    assert replies.done("k", outcome, duplicate_of="other").changes is None
+    assert call_reply.done("k", outcome).changes == {"set": {"address": "A"}}
+    assert call_reply.done("k", outcome, duplicate_of="other").changes is None
 
 
 def test_a_call_that_was_carried_out_on_anothers_row_brings_none_of_its_changes() -> None:

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, Field, SecretStr
 
 from commitline import Agent, App, Effect, ScriptedModel, State, Tool, ToolContext, tool
-from commitline.activities.contract.limits import RunLimits
+from commitline.activities.contract.deadlines import RunLimits
 from commitline.canonical import parse
 from commitline.errors import DefinitionError, InvalidArguments, InvalidIdempotencyKey
 from commitline.identity import ActionKey, Position, RunKey

@@ -8,10 +8,10 @@ import pytest
 from temporalio import workflow
 
 from commitline.activities.contract.action_header import ActionHeader
-from commitline.activities.contract.limits import CallLimits
+from commitline.activities.contract.deadlines import CallLimits
 from commitline.activities.contract.reply import Reply
 from commitline.activities.contract.undo import UndoStep
-from commitline.activities.replies import call_reply as replies
+from commitline.activities.replies import call_reply
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.workflows import tool_calls as calls
 from commitline.workflows import undo as unwinding
@@ -27,7 +27,7 @@ async def test_what_cannot_be_begun_is_passed_by_in_the_end(
 
     async def settled_reply(*args: object, **options: Any) -> Reply:
         given.update(options)
-        return replies.node_timed_out()  # nothing was dispatched
+        return call_reply.node_timed_out()  # nothing was dispatched
 
     monkeypatch.setattr(calls, "settled_reply", settled_reply)
     monkeypatch.setattr(workflow, "set_current_details", lambda details: None)

@@ -6,11 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from commitline import Agent, App, Effect, ScriptedModel, tool
-from commitline.activities.contract import limits
+from commitline.activities.contract import deadlines
 from commitline.activities.model.scripted_model import call, say
 
 # The server's time-outs lie half a minute beyond ours; a test cannot wait for them so long.
-limits.BACKSTOP = timedelta(seconds=1)  # type: ignore[misc]
+deadlines.BACKSTOP = timedelta(seconds=1)  # type: ignore[misc]
 
 CALLS = Path(os.environ["CRASH_FOLDER"]) / "poison_calls"
 

@@ -22,7 +22,7 @@ from temporalio.api.enums.v1 import EventType
 
 from commitline import Agent, App, Effect, StillInProgress, Tool, ToolRefused, tool
 from commitline.activities.contract.conversation import Completion, Message
-from commitline.activities.contract.limits import NO_LIMIT
+from commitline.activities.contract.deadlines import NO_LIMIT
 from commitline.activities.contract.turns import CALL_MODEL
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, ScriptedModel, call, say

@@ -23,7 +23,7 @@ from commitline import (
     ToolRefused,
     tool,
 )
-from commitline.activities.app.tool import NEVER_HAPPENED
+from commitline.activities.app.lookup import NEVER_HAPPENED
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, call, say

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from commitline import Agent, Effect, ScriptedModel, Tool, tool
-from commitline.activities.contract.limits import (
+from commitline.activities.contract.deadlines import (
     DEFAULTS,
     NO_LIMIT,
     UNSET,

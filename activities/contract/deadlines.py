@@ -120,6 +120,15 @@ def resolve(name: str, *settings: Any) -> float | None:
     return DEFAULTS.get(name)
 
 
+def wait_seconds(seconds_left: float | None) -> float:
+    """Return how long a workflow waits for a person: Temporal wants a positive number.
+
+    Args:
+        seconds_left: Until what it waits for expires; None is never.
+    """
+    return NO_LIMIT.total_seconds() if seconds_left is None else max(seconds_left, 0.001)
+
+
 def _number(setting: Any) -> float | None:
     if setting is None:
         return None

@@ -11,7 +11,7 @@ import pytest
 from temporalio import activity
 
 from commitline import Effect, ToolContext, tool
-from commitline.activities.app.interrupt import Asking, Paused, is_pause
+from commitline.activities.app.interrupt import AttemptQuestions, Interrupted, is_interrupt
 from commitline.activities.guard.guarded_activity import GuardedActivity
 from commitline.errors import CannotInterrupt, UnrepresentableValue
 from commitline.identity import ActionKey, Position, RunKey
@@ -20,9 +20,9 @@ from commitline.ledger import Question
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def context(asking: Asking | None = None) -> ToolContext:
+def context(questions: AttemptQuestions | None = None) -> ToolContext:
     return ToolContext(
-        "key", ActionKey("r/1:0.0"), RunKey("r/1"), Position("0.0"), "t", False, asking=asking
+        "key", ActionKey("r/1:0.0"), RunKey("r/1"), Position("0.0"), "t", False, questions=questions
     )
 
 
@@ -49,18 +49,21 @@ def question(payload: str, answer: str | None, number: int = 1) -> Question:
 
 async def outcome(asked: Sequence[Question], *payloads: Any) -> tuple[list[Any], Any]:
     """Return the answers that a tool gets, and what it is left asking."""
-    asking = Asking(asked)
+    questions = AttemptQuestions(asked)
     got: list[Any] = []
     for payload in payloads:
         try:
-            got.append(await context(asking).interrupt(payload))
-        except Paused:
+            got.append(await context(questions).interrupt(payload))
+        except Interrupted:
             got.append("paused")
-    return got, asking.wanted and (asking.wanted.index, asking.wanted.payload)
+    return got, questions.open_question and (
+        questions.open_question.index,
+        questions.open_question.payload,
+    )
 
 
 @pytest.mark.parametrize(
-    ("asked", "payloads", "answers", "wanted"),
+    ("asked", "payloads", "answers", "open_question"),
     [
         ([], ["a"], ["paused"], (0, '"a"')),
         ([question('"a"', None)], ["a"], ["paused"], (0, '"a"')),
@@ -78,9 +81,9 @@ async def outcome(asked: Sequence[Question], *payloads: Any) -> tuple[list[Any],
     ],
 )
 async def test_an_answer_is_for_the_same_question_at_the_same_place(
-    asked: list[Question], payloads: list[Any], answers: list[Any], wanted: Any
+    asked: list[Question], payloads: list[Any], answers: list[Any], open_question: Any
 ) -> None:
-    assert await outcome(asked, *payloads) == (answers, wanted)
+    assert await outcome(asked, *payloads) == (answers, open_question)
 
 
 async def test_nobody_is_asked_outside_a_run() -> None:
@@ -100,20 +103,20 @@ async def test_nobody_is_asked_outside_a_run() -> None:
 
 def test_a_plain_function_is_told_that_it_cannot_ask() -> None:
     with pytest.raises(CannotInterrupt, match="make the tool `async def`"):
-        _ = context(Asking()).interrupt("What?")
+        _ = context(AttemptQuestions()).interrupt("What?")
 
 
 async def test_a_payload_without_json_is_the_tools_error() -> None:
     with pytest.raises(UnrepresentableValue):
-        _ = context(Asking()).interrupt(object())
+        _ = context(AttemptQuestions()).interrupt(object())
 
 
 def test_a_pause_is_one_in_a_group_and_not_beside_an_error() -> None:
     cancelled = asyncio.CancelledError()
 
-    assert not isinstance(Paused(), Exception)
-    assert is_pause(BaseExceptionGroup("", [Paused(), cancelled]))
-    assert is_pause(BaseExceptionGroup("", [BaseExceptionGroup("", [Paused()])]))
-    assert not is_pause(BaseExceptionGroup("", [Paused(), ValueError()]))
-    assert not is_pause(BaseExceptionGroup("", [cancelled]))
-    assert not is_pause(cancelled)
+    assert not isinstance(Interrupted(), Exception)
+    assert is_interrupt(BaseExceptionGroup("", [Interrupted(), cancelled]))
+    assert is_interrupt(BaseExceptionGroup("", [BaseExceptionGroup("", [Interrupted()])]))
+    assert not is_interrupt(BaseExceptionGroup("", [Interrupted(), ValueError()]))
+    assert not is_interrupt(BaseExceptionGroup("", [cancelled]))
+    assert not is_interrupt(cancelled)

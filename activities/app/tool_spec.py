@@ -1,0 +1,34 @@
+"""The spec of a tool: what a run that begins now keeps of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..contract.deadlines import UNSET, RunLimits, resolve
+from ..contract.spec import ToolSpec
+from .tool import Tool
+
+
+def tool_spec(
+    made: Tool, limits: RunLimits, tool_timeout: Any = UNSET, node_timeout: Any = UNSET
+) -> ToolSpec:
+    """Return what a run that begins now keeps of a tool.
+
+    Args:
+        made: The tool.
+        limits: What the run was started with.
+        tool_timeout: The agent's setting, where one calls it.
+        node_timeout: The same.
+    """
+    for_it = limits.tool_timeouts.get(made.name, UNSET)
+    return ToolSpec(
+        made.definition,
+        made.effect,
+        made.summary,
+        gated=made.gated,
+        compensated=made.compensate is not None,
+        tool_seconds=resolve(
+            "tool_timeout", for_it, made.tool_timeout, limits.tool_timeout, tool_timeout
+        ),
+        node_seconds=resolve("node_timeout", made.node_timeout, limits.node_timeout, node_timeout),
+    )
