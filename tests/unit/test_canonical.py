@@ -6,9 +6,10 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from commitline import canonical as canonical_module
 from commitline.canonical import MAX_DEPTH, Json, canonical, digest, dumps, parse, scrub, storable
 from commitline.errors import UnrepresentableValue
 
@@ -179,6 +180,57 @@ def test_brackets_in_text_do_not_count_as_depth() -> None:
     text = dumps(['\\"' + "[{" * 300])
 
     assert parse(text) == ['\\"' + "[{" * 300]
+
+
+def refused_after_a_walk(text: str, limit: int) -> str | None:
+    """Why a text is refused, found slowly: a walk over its characters, then the JSON itself."""
+    depth = 0
+    in_string = escaped = False
+    for char in text:
+        if in_string:
+            in_string = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            if depth > limit:
+                return "nested over 200 levels deep"
+        elif char in "]}":
+            depth -= 1
+    try:
+        json.loads(text)
+    except ValueError as err:
+        return f"not valid JSON: {err}"
+    return None
+
+
+def refused(text: str) -> str | None:
+    try:
+        parse(text)
+    except UnrepresentableValue as err:
+        return err.message
+    return None
+
+
+valid_texts = st.recursive(
+    st.none() | st.text('[]{}"\\a\ud83d', max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('["\\'), inner, max_size=2),
+).flatmap(lambda value: st.sampled_from([json.dumps(value), json.dumps(value, ensure_ascii=False)]))
+any_texts = st.text('[]{}"\\,1a ', max_size=24)
+
+
+@settings(max_examples=500)
+@given(valid_texts | any_texts | st.tuples(valid_texts, any_texts).map("".join))
+@example('\\"[[[[')
+@example('["\\\\",[[[1]]]]')
+@example('["\\\\\\"[",[[1]]]')
+def test_depth_is_found_as_by_a_walk_over_the_characters(text: str) -> None:
+    limit = 3  # low, so that short texts are over it
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(canonical_module, "MAX_DEPTH", limit)
+
+        assert refused(text) == refused_after_a_walk(text, limit)
 
 
 @pytest.mark.parametrize(
