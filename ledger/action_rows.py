@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..identity import default_idempotency_key, epoch_of, step_of, with_generation
+from ..idempotency_key import default_idempotency_key, with_generation
+from ..identity import epoch_of, step_of
 from .calls import Connection, execute, fetch
 from .claim_rules import AlreadyDone, Claim, Dispatched, Intended, Parked, key_life
 from .question_rules import Question

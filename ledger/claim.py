@@ -12,7 +12,7 @@ from dataclasses import replace
 from psycopg import errors as pg
 
 from ..errors import RunNotRunning
-from ..identity import undo_key
+from ..idempotency_key import undo_key
 from .action_rows import (
     attempt_parameters,
     dispatched_new,

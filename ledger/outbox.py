@@ -32,16 +32,8 @@ from ..errors import (
     NoTransaction,
     SchemaMismatch,
 )
-from ..identity import (
-    MAX_IDEMPOTENCY_KEY,
-    OUTBOX,
-    OUTBOX_POSITION,
-    ActionKey,
-    RunKey,
-    action_key,
-    check_idempotency_key,
-    default_idempotency_key,
-)
+from ..idempotency_key import MAX_IDEMPOTENCY_KEY, check_idempotency_key, default_idempotency_key
+from ..identity import OUTBOX, OUTBOX_POSITION, ActionKey, RunKey, action_key
 from .codec import error_text
 from .records import NEVER_SENT, Effect
 from .sql import QUERIES

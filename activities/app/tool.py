@@ -25,7 +25,8 @@ from pydantic.fields import FieldInfo
 
 from ...canonical import Json, digest, dumps, parse
 from ...errors import DefinitionError, InvalidArguments, StateUnusable, UnrepresentableValue
-from ...identity import ActionKey, KeyTemplate, Position, RunKey
+from ...idempotency_key import KeyTemplate
+from ...identity import ActionKey, Position, RunKey
 from ...ledger.codec import encode_result
 from ...ledger.records import Effect, Outcome
 from ..contract.conversation import ToolDefinition

@@ -31,7 +31,7 @@ from ...errors import (
     InvalidArguments,
     UnrepresentableValue,
 )
-from ...identity import KeyTemplate
+from ...idempotency_key import KeyTemplate
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
 from ...ledger.codec import error_text
 from ..app.state_copy import GivenState

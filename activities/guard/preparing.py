@@ -15,7 +15,8 @@ from temporalio.exceptions import ApplicationError
 
 from ...canonical import parse
 from ...errors import ActionError, Fenced, InvalidArguments, LedgerUnavailable, StateUnusable
-from ...identity import ActionKey, action_key, undo_key
+from ...idempotency_key import undo_key
+from ...identity import ActionKey, action_key
 from ...ledger import Action, ActionLedger, ActionRequest
 from ...ledger.codec import error_text
 from ..app.state_copy import GivenState

@@ -7,18 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitline.errors import DefinitionError, InvalidIdempotencyKey, InvalidRunId
+from commitline.idempotency_key import (
+    KeyTemplate,
+    check_idempotency_key,
+    default_idempotency_key,
+    with_generation,
+)
 from commitline.identity import (
     ActionKey,
-    KeyTemplate,
     Position,
     RunKey,
     action_key,
     action_key_within,
     check_any_workflow_id,
-    check_idempotency_key,
     check_run_id,
     check_workflow_id,
-    default_idempotency_key,
     depth_of,
     parent_of,
     position,
@@ -28,7 +31,6 @@ from commitline.identity import (
     started_workflow_of,
     sub_run_key,
     sub_workflow,
-    with_generation,
     within_run,
 )
 

@@ -24,7 +24,17 @@ SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 NOT_SHIPPED = {"tests", "bench", "docs", "build", "dist", "deploy", "commitline.egg-info"}
 
 FLOORS = {"ledger": 2, "activities": 3, "workflows": 4}
-WORDS = {"canonical", "crash", "errors", "exports", "identity", "logs", "process", "config"}
+WORDS = {
+    "canonical",
+    "crash",
+    "errors",
+    "exports",
+    "idempotency_key",
+    "identity",
+    "logs",
+    "process",
+    "config",
+}
 """The few modules of the root that all share: floor 1. Every other one of the root is on top."""
 TOP = 5
 

@@ -31,7 +31,8 @@ from commitline.errors import (
     PlanDivergence,
     SchemaMismatch,
 )
-from commitline.identity import ActionKey, Position, RunKey, default_idempotency_key
+from commitline.idempotency_key import default_idempotency_key
+from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import (
     Action,
     ActionLedger,
