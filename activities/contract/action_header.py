@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from temporalio import activity as temporal_activity
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 
@@ -82,14 +81,3 @@ def _meaning(payload: Payload) -> object:
         except (UnrepresentableValue, UnicodeDecodeError):
             pass  # no JSON in our sense (NaN, say): its bytes are compared
     return {encoding: hashlib.sha256(payload.data).hexdigest()}
-
-
-def first_of_all(run_key: RunKey) -> bool:
-    """Whether nothing can stand for the running activity yet, so that looking would be in vain.
-
-    That is a first attempt in the run's first execution: a reset and a retry of the workflow
-    run in another one. An attempt that an operator reset counts as first again, and so does
-    what the workflow starts afresh (`ActionHeader.again`).
-    """
-    info = temporal_activity.info()
-    return info.attempt == 1 and run_key.endswith(f"/{info.workflow_run_id}")

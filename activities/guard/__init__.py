@@ -1,1 +1,18 @@
-"""One attempt at one call: claim it, call it at most once, record its outcome."""
+"""One attempt at one call: claim it, call it at most once, record its outcome.
+
+Read it in this order:
+
+    interceptor       every activity comes through here; the guarded ones are attempted
+    attempt           the story: request, claim, call, outcome, reply
+    call              what is fixed about the call: header, limits, tries
+    request           what is claimed: arguments, keys, state
+    claim             the right to call, claimed until it is clear who has it
+    invocation        the call itself, within its deadline
+    outcome           what is written on the row afterwards; `outcome_rules` has the table
+    question          a call that stops to put a question to a person
+    read_attempt      the same story for a READ, which has no row
+    ledger_write      a write that must finish although the call is cancelled or Postgres is away
+
+What differs between an agent's tool and anybody's activity is behind the protocols of `guarded`,
+which `guarded_tool` and `guarded_activity` implement.
+"""

@@ -1,14 +1,15 @@
-"""What the guard knows of an activity type that it is put around.
+"""What the guard must know of an activity type: small protocols, each implemented whole.
 
 The guard's rules are the same for an agent's tools and for any other activity. What differs is
-here: how arguments and results are written, what an exception means, how an outcome is told.
+here: how arguments and results are written, what an exception means, what the workflow gets.
+What only some activities can do is a protocol of its own, and None where they cannot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from temporalio.exceptions import ApplicationError
 
@@ -32,117 +33,156 @@ class Guarded(Protocol):
 
     @property
     def effect(self) -> Effect:
-        """What repeating it would do."""
+        """What repeating a call would do."""
         ...
 
     @property
     def tries(self) -> int:
-        """How often the tool may fail a call."""
+        """How often the activity may fail one call, all attempts together."""
         ...
 
     @property
-    def can_look_up(self) -> bool:
-        """Whether the downstream system can be asked what became of a call."""
+    def ends_when_cancelled(self) -> bool:
+        """Whether nothing goes on after a cancelled call has ended (a thread may)."""
         ...
 
     @property
-    def settles_after(self) -> timedelta:
-        """How long after a call its effect may still be invisible to who asks."""
+    def replies(self) -> Replies:
+        """What the workflow gets."""
         ...
 
     @property
-    def surely_ends(self) -> bool:
-        """Whether a call that was cancelled and ended is really over (no thread goes on)."""
+    def lookup(self) -> Lookup | None:
+        """How the downstream system is asked what became of a call; None where it cannot be."""
         ...
 
     @property
-    def takes_state(self) -> bool:
-        """Whether a call is given the state of its conversation."""
-        ...
-
-    def check_state(self, given: GivenState) -> None:
-        """Refuse a state that a call cannot be given. Raises StateUnusable."""
+    def state(self) -> SharedState | None:
+        """The check of the conversation's state; None where a call gets no state."""
         ...
 
     @property
-    def may_interrupt(self) -> bool:
-        """Whether it can ask a person midway."""
+    def questions(self) -> Questions | None:
+        """How a call puts a question to a person; None where it cannot."""
         ...
 
     @property
-    def answer_expires(self) -> timedelta | None:
-        """How long such a question waits; None is for ever."""
+    def hand_over(self) -> HandOver | None:
+        """How the workflow records an outcome later; None where the workflow cannot."""
         ...
 
     def limits(self, header: ActionHeader) -> CallLimits:
-        """Return what the running attempt may take."""
+        """Return how long the running attempt may take."""
         ...
 
     def failure(self, error: BaseException) -> ToolFailure:
-        """Say what an exception of it means."""
+        """Say what an exception of the activity means."""
         ...
 
-    def prepare(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
-        """Validate and fix the arguments. Raises ActionError: told, and nothing is written."""
+    def request(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
+        """Validate the arguments, fix defaults and keys; return what is claimed.
+
+        Raises:
+            ActionError: The call cannot be made with these arguments. Nothing is written.
+        """
         ...
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
         """Return the activity's arguments, made from the stored text."""
         ...
 
-    async def ask(self, context: ToolContext, request_args: str) -> Any:
-        """Ask the downstream system: the result, or `NEVER_HAPPENED`."""
-        ...
-
     def encode(self, value: Any) -> Outcome:
         """Return the outcome of a call that returned ``value``; never raises."""
         ...
 
-    def reply_done(
-        self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
-    ) -> Any:
-        """Return, or raise, what the workflow gets for a recorded outcome.
 
-        Of a result that is over the limit (characters) it may get a view.
+class Replies(Protocol):
+    """What the workflow gets of a call. Each method returns it, or raises it as a failure."""
+
+    def done(self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None) -> Any:
+        """Reply with a recorded outcome.
+
+        Args:
+            key: The action; empty for a READ that has none.
+            outcome: What is recorded.
+            duplicate_of: The action whose receipt this is, where another one did it.
+            limit: Characters of the result that travel; None is the default.
         """
         ...
 
-    def reply_raised(self, failure: ToolFailure, error: BaseException | None) -> Any:
-        """Return, or raise, what the workflow gets for a READ that failed."""
+    def raised(self, failure: ToolFailure, error: BaseException | None) -> Any:
+        """Reply with the failure of a READ."""
         ...
 
-    def reply_unknown(self, action: Action) -> Any:
-        """Return, or raise, what the workflow gets for an unknown outcome."""
+    def unknown(self, action: Action) -> Any:
+        """Reply that the call may or may not have happened."""
         ...
 
-    def reply_accepted(self, action: Action, *, own: bool) -> Any:
-        """Return what the workflow gets for an action that the relay carries out.
+    def accepted(self, action: Action, *, own: bool) -> Any:
+        """Reply that the relay carries the action out.
 
-        The same whatever became of it since. ``own``: it is of this conversation.
+        The same whatever becomes of it, so that a replay reads the same.
+
+        Args:
+            action: The action.
+            own: It belongs to this conversation.
         """
         ...
 
-    def reply_refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> Any:
-        """Return, or raise, what the workflow gets for a call that was never made."""
-        ...
-
-    def records_later(self, unrecorded: Unrecorded) -> bool:
-        """Whether the workflow can record how a call ended, where its attempt cannot."""
-        ...
-
-    def reply_unrecorded(self, unrecorded: Unrecorded) -> Any:
-        """Return what has the workflow record it."""
-        ...
-
-    def reply_asked(self, question: Question) -> Any:
-        """Return what has the workflow wait for an answer, and call again."""
+    def refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> Any:
+        """Reply that nothing was called, and why."""
         ...
 
     def not_started(self, reason: str) -> ApplicationError:
-        """Return the failure of a call that could not be dispatched."""
+        """Return the failure of a call that could not be dispatched: it is started again."""
         ...
 
 
-Ended: TypeAlias = Outcome | Action | Unrecorded | Question
-"""How a call ended: the outcome that stands, its row (parked, or known after all), what the
-workflow is to record, or what it asks a person first."""
+class Lookup(Protocol):
+    """How the downstream system is asked what became of a call."""
+
+    @property
+    def settles_after(self) -> timedelta:
+        """How long after a call its effect may still be invisible to a lookup."""
+        ...
+
+    async def find(self, context: ToolContext, request_args: str) -> Any:
+        """Return what the call returned, or `NEVER_HAPPENED`."""
+        ...
+
+
+class SharedState(Protocol):
+    """A call that gets a copy of its conversation's state."""
+
+    def check(self, given: GivenState) -> None:
+        """Refuse a state that the call cannot get.
+
+        Raises:
+            StateUnusable: It does not fit.
+        """
+        ...
+
+
+class Questions(Protocol):
+    """A call that may put a question to a person, and is made again with the answer."""
+
+    @property
+    def expires_after(self) -> timedelta | None:
+        """How long a question waits for its answer; None is for ever."""
+        ...
+
+    def reply(self, question: Question) -> Any:
+        """Return what makes the workflow wait for the answer, and call again."""
+        ...
+
+
+class HandOver(Protocol):
+    """A workflow that records how a call ended where its own attempt cannot."""
+
+    def fits(self, unrecorded: Unrecorded) -> bool:
+        """Whether the workflow's history can carry it."""
+        ...
+
+    def reply(self, unrecorded: Unrecorded) -> Any:
+        """Return what makes the workflow record it."""
+        ...

@@ -32,19 +32,18 @@ from ...errors import (
     UnrepresentableValue,
 )
 from ...idempotency_key import KeyTemplate
-from ...ledger import Action, ActionRequest, Effect, Outcome, Question
+from ...ledger import Action, ActionRequest, Effect, Outcome
 from ...ledger.codec import error_text
-from ..app.state_copy import GivenState
 from ..app.tool import exceptions
-from ..app.tool_context import ToolContext
 from ..app.tool_failure import Exceptions, ToolFailure
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED
 from ..contract.deadlines import LONGEST, CallLimits
-from ..contract.outcomes import Unrecorded
 
 OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 """The failure's type when a call may have happened and a person has to settle it."""
+ACTION_ACCEPTED: Final = "ActionAccepted"
+"""The failure's type when the relay carries the action out."""
 
 _JSON: Final = {"encoding": b"json/plain"}
 _PAYLOAD: Final = "$payload"
@@ -64,11 +63,17 @@ class GuardedActivity:
         retry_on: Exceptions that are worth another try; see `tool`.
         tries: How often a call may fail by them, as far as the workflow's policy allows.
 
-    Deadlines are the workflow's own: Temporal's time-outs.
+    Deadlines are the workflow's own: Temporal's time-outs. There is no lookup, no shared state and
+    no question to a person, and a workflow that is not ours records no outcome later.
 
     Raises:
         DefinitionError: It cannot work as declared.
     """
+
+    lookup = None
+    state = None
+    questions = None
+    hand_over = None
 
     def __init__(
         self,
@@ -85,69 +90,21 @@ class GuardedActivity:
         defined = activity._Definition.from_callable(function)
         if defined is None or defined.name is None:
             raise DefinitionError(f"{function!r} is no activity of one name; use @activity.defn")
-        self._name = defined.name
-        self._effect = effect
+        self.name = defined.name
+        self.effect = effect
         self._template = None if idempotency_key is None else KeyTemplate.parse(idempotency_key)
         self._key_ttl = key_ttl
-        what = f"the activity {self._name!r}"
+        what = f"the activity {self.name!r}"
         self._refused_on = exceptions(what, refused_on)
         self._retry_on = None if retry_on is None else exceptions(what, retry_on)
         # A READ is retried as the workflow's policy says, and by nothing else.
-        self._tries = 1 if effect is Effect.READ else tries
-        self._is_async = inspect.iscoroutinefunction(function)
+        self.tries = 1 if effect is Effect.READ else tries
+        self.ends_when_cancelled = inspect.iscoroutinefunction(function)  # a thread goes on
+        self.replies = _Replies(final=effect is not Effect.READ)
         self._signature = inspect.signature(function)
         hints = typing.get_type_hints(getattr(function, "__func__", function))
         self._types = [hints.get(name, Any) for name in self._signature.parameters]
         self._check()
-
-    @property
-    def name(self) -> str:
-        """See `Guarded`."""
-        return self._name
-
-    @property
-    def effect(self) -> Effect:
-        """See `Guarded`."""
-        return self._effect
-
-    @property
-    def tries(self) -> int:
-        """See `Guarded`."""
-        return self._tries
-
-    @property
-    def can_look_up(self) -> bool:
-        """See `Guarded`."""
-        return False
-
-    @property
-    def settles_after(self) -> timedelta:
-        """See `Guarded`: nobody asks."""
-        return timedelta()
-
-    @property
-    def surely_ends(self) -> bool:
-        """See `Guarded`: a plain function's thread may go on."""
-        return self._is_async
-
-    @property
-    def takes_state(self) -> bool:
-        """See `Guarded`: only tools do."""
-        return False
-
-    def check_state(self, given: GivenState) -> None:
-        """See `Guarded`: never asked for."""
-        raise NotImplementedError
-
-    @property
-    def may_interrupt(self) -> bool:
-        """See `Guarded`: a workflow that is not ours does not wait for an answer."""
-        return False
-
-    @property
-    def answer_expires(self) -> timedelta | None:
-        """See `Guarded`: never asked for."""
-        raise NotImplementedError
 
     def limits(self, header: ActionHeader) -> CallLimits:
         """See `Guarded`: the workflow's own."""
@@ -158,20 +115,16 @@ class GuardedActivity:
         """See `Guarded`."""
         return ToolFailure.of(error, refused_on=self._refused_on, retry_on=self._retry_on)
 
-    async def ask(self, context: ToolContext, request_args: str) -> Any:
-        """See `Guarded`: never claimed with can_look_up."""
-        raise NotImplementedError
-
-    def prepare(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
+    def request(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
         """See `Guarded`."""
         arguments = self._effective(args)
         named = dict(zip(self._signature.parameters, arguments, strict=True))
         return ActionRequest(
             run_key=header.run_key,
             position=header.position,
-            tool=self._name,
+            tool=self.name,
             args=dumps(arguments),
-            effect=self._effect,
+            effect=self.effect,
             requested_digest=header.requested_digest,
             effective_digest=digest(arguments),
             domain_key=None if self._template is None else self._template.render(named),
@@ -192,58 +145,11 @@ class GuardedActivity:
             return Outcome.error(
                 kind="UnrepresentableResult",
                 message=(
-                    f"{self._name} ran, and its effect stands, but its result of type "
+                    f"{self.name} ran, and its effect stands, but its result of type "
                     f"{type(value).__qualname__} could not be kept ({error_text(err)[:200]})"
                 ),
                 effect_possible=True,
             )
-
-    def reply_done(
-        self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
-    ) -> RawValue:
-        """See `Guarded`. An existing receipt is the result: who called first is in the ledger."""
-        if outcome.kind == "ok":
-            return RawValue(_payload(outcome.value))
-        error = outcome.value
-        raise _failure(error["type"], error["message"], key, final=self._effect is not Effect.READ)
-
-    def reply_raised(self, failure: ToolFailure, error: BaseException | None) -> NoReturn:
-        """See `Guarded`: a READ's own failure, to be retried as the workflow's policy says."""
-        raise error or ApplicationError(failure.text, type=failure.type)
-
-    def records_later(self, unrecorded: Unrecorded) -> bool:
-        """See `Guarded`: a workflow that is not ours cannot."""
-        return False
-
-    def reply_unrecorded(self, unrecorded: Unrecorded) -> NoReturn:
-        """See `Guarded`: never asked for."""
-        raise NotImplementedError
-
-    def reply_asked(self, question: Question) -> NoReturn:
-        """See `Guarded`: never asked for."""
-        raise NotImplementedError
-
-    def not_started(self, reason: str) -> ApplicationError:
-        """See `Guarded`: nothing was called, and Temporal tries again."""
-        return ApplicationError(scrub(reason), type=NOT_STARTED)
-
-    def reply_unknown(self, action: Action) -> NoReturn:
-        """See `Guarded`."""
-        raise _failure(
-            OUTCOME_UNKNOWN,
-            f"{action.duplicate_of or action.key} may or may not have happened: "
-            f"{action.parked_reason}; an operator settles it, and asking again will not repeat "
-            "it while it is unknown",
-            action.key,
-        )
-
-    def reply_accepted(self, action: Action, *, own: bool) -> NoReturn:
-        """See `Guarded`: none of these is detached."""
-        raise NotImplementedError
-
-    def reply_refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> NoReturn:
-        """See `Guarded`."""
-        raise _failure(type(error).__name__, str(error), key) from error
 
     def _effective(self, args: Sequence[Any]) -> list[Json]:
         """Return the arguments as they are kept, the function's defaults among them."""
@@ -255,27 +161,73 @@ class GuardedActivity:
             ]
         except Exception as err:
             # Whatever a converter raises, these arguments cannot be kept, and so not be called.
-            raise InvalidArguments(f"{self._name}: {error_text(err)[:500]}") from err
+            raise InvalidArguments(f"{self.name}: {error_text(err)[:500]}") from err
 
     def _check(self) -> None:
         kinds = {parameter.kind for parameter in self._signature.parameters.values()}
         if inspect.Parameter.VAR_POSITIONAL in kinds:
-            raise DefinitionError(f"the activity {self._name!r} may not have *args")
-        if self._effect is Effect.READ and (self._template or self._key_ttl):
-            raise DefinitionError(f"the activity {self._name!r} is a READ: it has no key")
-        if self._effect is Effect.LOOKUP:
-            raise DefinitionError(f"the activity {self._name!r} cannot say how it is looked up")
-        if self._effect is not Effect.IDEMPOTENT and self._key_ttl is not None:
-            raise DefinitionError(f"the activity {self._name!r} has a key_ttl and is no IDEMPOTENT")
+            raise DefinitionError(f"the activity {self.name!r} may not have *args")
+        if self.effect is Effect.READ and (self._template or self._key_ttl):
+            raise DefinitionError(f"the activity {self.name!r} is a READ: it has no key")
+        if self.effect is Effect.LOOKUP:
+            raise DefinitionError(f"the activity {self.name!r} cannot say how it is looked up")
+        if self.effect is not Effect.IDEMPOTENT and self._key_ttl is not None:
+            raise DefinitionError(f"the activity {self.name!r} has a key_ttl and is no IDEMPOTENT")
         if self._key_ttl is not None and self._key_ttl <= timedelta():
-            raise DefinitionError(f"the activity {self._name!r} has a key_ttl that is not positive")
+            raise DefinitionError(f"the activity {self.name!r} has a key_ttl that is not positive")
         if self._key_ttl is not None and self._key_ttl > LONGEST:
-            raise DefinitionError(f"the activity {self._name!r} has a key_ttl over ten years")
-        if self._tries < 1:
-            raise DefinitionError(f"the activity {self._name!r} has no tries; one is the least")
+            raise DefinitionError(f"the activity {self.name!r} has a key_ttl over ten years")
+        if self.tries < 1:
+            raise DefinitionError(f"the activity {self.name!r} has no tries; one is the least")
         fields = self._template.fields if self._template else frozenset()
         if unknown := sorted(fields - set(self._signature.parameters)):
-            raise DefinitionError(f"the activity {self._name!r} has no parameter {unknown[0]}")
+            raise DefinitionError(f"the activity {self.name!r} has no parameter {unknown[0]}")
+
+
+class _Replies:
+    """See `guarded.Replies`: the result's payload, or a failure whose ``type`` says which."""
+
+    def __init__(self, *, final: bool) -> None:
+        self._final = final
+
+    def done(
+        self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
+    ) -> RawValue:
+        """See `guarded.Replies`. A receipt is the result: the ledger says who called first."""
+        if outcome.kind == "ok":
+            return RawValue(_payload(outcome.value))
+        error = outcome.value
+        raise _failure(error["type"], error["message"], key, final=self._final)
+
+    def raised(self, failure: ToolFailure, error: BaseException | None) -> NoReturn:
+        """See `guarded.Replies`: a READ's own failure, retried as the workflow's policy says."""
+        raise error or ApplicationError(failure.text, type=failure.type)
+
+    def unknown(self, action: Action) -> NoReturn:
+        """See `guarded.Replies`."""
+        raise _failure(
+            OUTCOME_UNKNOWN,
+            f"{action.duplicate_of or action.key} may or may not have happened: "
+            f"{action.parked_reason}; an operator settles it, and asking again will not repeat "
+            "it while it is unknown",
+            action.key,
+        )
+
+    def accepted(self, action: Action, *, own: bool) -> NoReturn:
+        """See `guarded.Replies`."""
+        raise _failure(
+            ACTION_ACCEPTED,
+            f"{action.key} is not done yet: the relay carries it out; it may still fail",
+            action.key,
+        )
+
+    def refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> NoReturn:
+        """See `guarded.Replies`."""
+        raise _failure(type(error).__name__, str(error), key) from error
+
+    def not_started(self, reason: str) -> ApplicationError:
+        """See `guarded.Replies`: nothing was called, and Temporal tries again."""
+        return ApplicationError(scrub(reason), type=NOT_STARTED)
 
 
 def _kept(payload: Payload) -> Json:

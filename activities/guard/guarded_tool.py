@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
@@ -17,7 +16,7 @@ from temporalio.exceptions import ApplicationError
 
 from ...canonical import parse
 from ...errors import ActionError, DefinitionError, IdempotencyKeyConflict
-from ...ledger import Action, ActionRequest, Effect, Outcome, Question
+from ...ledger import Action, ActionRequest, Outcome, Question
 from ..app.state_copy import GivenState, StateCopy, current_state
 from ..app.tool import Tool
 from ..app.tool_context import ToolContext, current_call
@@ -26,122 +25,70 @@ from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import not_started
 from ..contract.deadlines import CallLimits
 from ..contract.outcomes import Unrecorded
-from ..contract.reply import Reply
 from ..contract.sizes import MAX_CONTENT
 from ..contract.wire import pack, pack_text, raw_text
 from ..replies import call_reply
 from ..runner.isolated_process import IsolatedFailure, run_isolated
 from ..runner.tool_runner import ToolRunner
-from .calling import still_in_time
+from .invocation import still_in_time
 
 
 class GuardedTool:
-    """A tool as the guard sees it (`guarded.Guarded`)."""
+    """A tool as the guard sees it (`guarded.Guarded`).
 
-    surely_ends = True
+    Args:
+        tool: The tool.
+        runner: Where its lookup runs.
+    """
+
+    ends_when_cancelled = True
 
     def __init__(self, tool: Tool, runner: ToolRunner) -> None:
         self._tool = tool
-        self._runner = runner
-
-    @property
-    def name(self) -> str:
-        """See `Guarded`."""
-        return self._tool.name
-
-    @property
-    def effect(self) -> Effect:
-        """See `Guarded`."""
-        return self._tool.effect
-
-    @property
-    def tries(self) -> int:
-        """See `Guarded`."""
-        return self._tool.tries
-
-    @property
-    def can_look_up(self) -> bool:
-        """See `Guarded`."""
-        return self._tool.lookup is not None
-
-    @property
-    def settles_after(self) -> timedelta:
-        """See `Guarded`."""
-        return self._tool.settles_after
-
-    @property
-    def takes_state(self) -> bool:
-        """See `Guarded`."""
-        return self._tool.state is not None
-
-    def check_state(self, given: GivenState) -> None:
-        """See `Guarded`."""
-        self._tool.copy_of(given)
-
-    @property
-    def may_interrupt(self) -> bool:
-        """See `Guarded`."""
-        return self._tool.may_interrupt
-
-    @property
-    def answer_expires(self) -> timedelta | None:
-        """See `Guarded`."""
-        return self._tool.approval_expires
+        self.name = tool.name
+        self.effect = tool.effect
+        self.tries = tool.tries
+        self.replies = _Replies()
+        self.hand_over = _HandOver()
+        self.lookup = None if tool.lookup is None else _Lookup(tool, runner)
+        self.state = None if tool.state is None else _State(tool)
+        self.questions = _Questions(tool) if tool.may_interrupt else None
 
     def limits(self, header: ActionHeader) -> CallLimits:
-        """See `Guarded`: what the run resolved when it started."""
+        """See `Guarded`: the run fixed them when it started."""
         return CallLimits(header.attempt_seconds, header.node_seconds).left
 
     def failure(self, error: BaseException) -> ToolFailure:
         """See `Guarded`."""
         return error.failure if isinstance(error, IsolatedFailure) else self._tool.failure(error)
 
-    async def ask(self, context: ToolContext, request_args: str) -> Any:
+    def request(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
         """See `Guarded`."""
-        lookup = self._tool.lookup
-        assert lookup is not None, "claimed with can_look_up"
-        args = self._tool.parameters(request_args)
-        found = await self._runner.run(
-            self._tool.name,
-            lambda: lookup(args, context.idempotency_key),
-            is_async=inspect.iscoroutinefunction(lookup),
-        )
-        if found is None and not self._tool.returns_nothing:
-            raise DefinitionError(
-                f"the lookup of {self._tool.name!r} returned None: return NEVER_HAPPENED, or "
-                "what the call returned"
-            )
-        return found
-
-    def prepare(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
-        """See `Guarded`."""
-        effective = self._tool.effective(parse(raw_text(args[0])))
+        tool = self._tool
+        effective = tool.effective(parse(raw_text(args[0])))
         forward = header.purpose != "undo"
+        compensator = None if tool.compensate is None else tool.compensate.name
         return ActionRequest(
             run_key=header.run_key,
             position=header.position,
-            tool=self._tool.name,
+            tool=tool.name,
             args=effective,
-            effect=self._tool.effect,
+            effect=tool.effect,
             requested_digest=header.requested_digest,
-            effective_digest=self._tool.sameness(effective),
-            domain_key=self._tool.domain_key(effective),
-            key_ttl=self._tool.key_ttl,
+            effective_digest=tool.sameness(effective),
+            domain_key=tool.domain_key(effective),
+            key_ttl=tool.key_ttl,
             thread_id=header.thread_id or header.run_key,
-            can_look_up=self.can_look_up,
-            settles_after=self.settles_after,
-            compensator=self._compensator if forward else None,
+            can_look_up=tool.lookup is not None,
+            settles_after=tool.settles_after,
+            compensator=compensator if forward else None,
             undoes=header.undoes,
-            undoes_domain_key=self._tool.undoes_key(effective) if forward else None,
+            undoes_domain_key=tool.undoes_key(effective) if forward else None,
             purpose=header.purpose,
             lookup_only=header.lookup_only,
             owner=activity.info().workflow_id,
-            detached=self._tool.detached and header.purpose == "forward",
+            detached=tool.detached and header.purpose == "forward",
         )
-
-    @property
-    def _compensator(self) -> str | None:
-        return None if self._tool.compensate is None else self._tool.compensate.name
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
         """See `Guarded`."""
@@ -153,44 +100,96 @@ class GuardedTool:
             return value  # encoded where the tool ran: a large one takes a while
         return self._tool.encode(value)
 
-    def reply_done(
+
+class _Replies:
+    """See `guarded.Replies`: a `Reply` for the model."""
+
+    def done(
         self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
     ) -> RawValue:
-        """See `Guarded`."""
+        """See `guarded.Replies`."""
         bound = MAX_CONTENT if limit is None else limit
-        return _pack(call_reply.done(key or None, outcome, duplicate_of=duplicate_of, limit=bound))
+        return pack(call_reply.done(key or None, outcome, duplicate_of=duplicate_of, limit=bound))
 
-    def reply_raised(self, failure: ToolFailure, error: BaseException | None) -> RawValue:
-        """See `Guarded`: a READ that failed has had no effect."""
-        return _pack(call_reply.done(None, failure.without_effect))
+    def raised(self, failure: ToolFailure, error: BaseException | None) -> RawValue:
+        """See `guarded.Replies`: a READ that failed had no effect."""
+        return pack(call_reply.done(None, failure.without_effect))
 
-    def reply_unknown(self, action: Action) -> RawValue:
-        """See `Guarded`."""
-        return _pack(call_reply.unknown(action))
+    def unknown(self, action: Action) -> RawValue:
+        """See `guarded.Replies`."""
+        return pack(call_reply.unknown(action))
 
-    def reply_accepted(self, action: Action, *, own: bool) -> RawValue:
-        """See `Guarded`."""
-        return _pack(call_reply.accepted(action, own=own))
+    def accepted(self, action: Action, *, own: bool) -> RawValue:
+        """See `guarded.Replies`."""
+        return pack(call_reply.accepted(action, own=own))
 
-    def reply_refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> RawValue:
-        """See `Guarded`."""
-        return _pack(call_reply.refused(error, key=key or None))
-
-    def records_later(self, unrecorded: Unrecorded) -> bool:
-        """See `Guarded`: by way of history, if history can carry it."""
-        return len(unrecorded.result) <= MAX_CONTENT
-
-    def reply_unrecorded(self, unrecorded: Unrecorded) -> RawValue:
-        """See `Guarded`."""
-        return _pack(call_reply.unrecorded(unrecorded))
-
-    def reply_asked(self, question: Question) -> RawValue:
-        """See `Guarded`: the run waits for the answer, and calls again."""
-        return _pack(call_reply.question(question))
+    def refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> RawValue:
+        """See `guarded.Replies`."""
+        return pack(call_reply.refused(error, key=key or None))
 
     def not_started(self, reason: str) -> ApplicationError:
-        """See `Guarded`: the run starts it afresh."""
+        """See `guarded.Replies`: the run starts the call again, with a fresh clock."""
         return not_started(reason)
+
+
+class _HandOver:
+    """See `guarded.HandOver`: the run records it, by way of its history."""
+
+    def fits(self, unrecorded: Unrecorded) -> bool:
+        """See `guarded.HandOver`."""
+        return len(unrecorded.result) <= MAX_CONTENT
+
+    def reply(self, unrecorded: Unrecorded) -> RawValue:
+        """See `guarded.HandOver`."""
+        return pack(call_reply.unrecorded(unrecorded))
+
+
+class _Questions:
+    """See `guarded.Questions`: the run waits for the answer, and calls again."""
+
+    def __init__(self, tool: Tool) -> None:
+        self.expires_after = tool.approval_expires
+
+    def reply(self, question: Question) -> RawValue:
+        """See `guarded.Questions`."""
+        return pack(call_reply.question(question))
+
+
+class _State:
+    """See `guarded.SharedState`."""
+
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
+
+    def check(self, given: GivenState) -> None:
+        """See `guarded.SharedState`."""
+        self._tool.copy_of(given)
+
+
+class _Lookup:
+    """See `guarded.Lookup`: the tool's own lookup, run where the tool runs."""
+
+    def __init__(self, tool: Tool, runner: ToolRunner) -> None:
+        self._tool = tool
+        self._runner = runner
+        self.settles_after = tool.settles_after
+
+    async def find(self, context: ToolContext, request_args: str) -> Any:
+        """See `guarded.Lookup`."""
+        tool, lookup = self._tool, self._tool.lookup
+        assert lookup is not None, "made for a tool that has one"
+        args = tool.parameters(request_args)
+        found = await self._runner.run(
+            tool.name,
+            lambda: lookup(args, context.idempotency_key),
+            is_async=inspect.iscoroutinefunction(lookup),
+        )
+        if found is None and not tool.returns_nothing:
+            raise DefinitionError(
+                f"the lookup of {tool.name!r} returned None: return NEVER_HAPPENED, or "
+                "what the call returned"
+            )
+        return found
 
 
 def tool_activity(tool: Tool, runner: ToolRunner) -> Callable[[RawValue], Any]:
@@ -217,7 +216,3 @@ def tool_activity(tool: Tool, runner: ToolRunner) -> Callable[[RawValue], Any]:
 def _called(tool: Tool, bound: dict[str, Any], copy: StateCopy | None) -> Any:
     still_in_time()
     return tool.finished(tool.fn(**bound), copy)
-
-
-def _pack(reply: Reply) -> RawValue:
-    return pack(reply)

@@ -1,13 +1,10 @@
 """The guard: one activity interceptor between Temporal and everything that has an effect.
 
-    header -> prepare -> claim -> call -> record -> reply
+    header -> request -> claim -> call -> outcome -> reply
 
-It is the same for an agent's tools and for any other activity; what differs (how arguments
-and results are written, how an outcome is told) is behind `Guarded`. The order is the whole
-point: nothing is called before its intent is committed, and nothing (no hook, no log line,
-no metric) comes between the call's return and its record. `guarded_call` has the rules.
-
-Safe to repeat, from any point: a retry finds the row and does what `ledger.claims` says.
+It is the same for an agent's tools and for any other activity. The order is the whole point:
+nothing is called before its intent is committed, and nothing (no hook, no log line, no metric)
+comes between the call's return and its record.
 """
 
 from __future__ import annotations
@@ -30,8 +27,9 @@ from ...ledger import ActionLedger
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import as_failure
 from ..contract.spec import RESERVED_PREFIX
+from .attempt import attempt
+from .call import GuardedCall
 from .guarded import Guarded
-from .guarded_call import GuardedCall
 from .heartbeat import Heartbeats, beating
 from .metrics import count
 
@@ -39,9 +37,9 @@ log = structlog.get_logger("commitline")
 
 
 class GuardInterceptor(Interceptor):
-    """Puts the guard around the activities that it is told of; leaves all others alone.
+    """Puts the guard around the activities that it is given; leaves all others alone.
 
-    An error of ours that such an activity, or one of the worker's own (`RESERVED_PREFIX`), raises
+    An error of ours that such an activity raises, or one of the worker's own (`RESERVED_PREFIX`),
     becomes the failure that Temporal retries, or does not, as the error says of itself.
     """
 
@@ -77,18 +75,18 @@ class _Guard(ActivityInboundInterceptor):
         try:
             if guarded is None:
                 return await super().execute_activity(input)
-            return await self._guarded_call(guarded, input)
+            return await self._attempt(guarded, input)
         except CommitlineError as err:
             raise as_failure(err) from err
 
-    async def _guarded_call(self, guarded: Guarded, input: ExecuteActivityInput) -> Any:
+    async def _attempt(self, guarded: Guarded, input: ExecuteActivityInput) -> Any:
         async def invoke(args: Sequence[Any]) -> Any:
             return await super(_Guard, self).execute_activity(replace(input, args=args))
 
+        call = GuardedCall(guarded, ActionHeader.read(input.headers, activity=guarded.name))
         try:
-            header = ActionHeader.read(input.headers, activity=guarded.name)
             async with beating(self._heartbeats.again):
-                return await GuardedCall(self._ledger, guarded, header, invoke).run(input.args)
+                return await attempt(self._ledger, call, invoke, input.args)
         except PlanDivergence as err:
             count("commitline_divergences", guarded.name)
             log.error("ledger.plan_diverged", tool=guarded.name, reason=err.message)

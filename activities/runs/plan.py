@@ -21,7 +21,7 @@ from ..contract.conversation import ToolDefinition
 from ..contract.deadlines import resolve
 from ..contract.plans import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
 from ..contract.wire import from_text, pack, to_text, unpack
-from ..guard.persisting import persist
+from ..guard.ledger_write import persist
 from .run import what_is_left
 from .served import served_tool
 

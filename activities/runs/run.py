@@ -25,7 +25,7 @@ from ..contract.reply import Reply
 from ..contract.runs import CLOSE_RUN, OPEN_RUN, STOP_RUN, CloseRun, Opened, OpenRun, StopRun
 from ..contract.spec import AgentSpec
 from ..contract.wire import from_text, pack, to_text, unpack
-from ..guard.persisting import persist
+from ..guard.ledger_write import persist
 from ..replies import call_reply
 from .served import served_agent
 

@@ -34,7 +34,7 @@ from ..contract.sub_agents import (
     EndSubAgent,
 )
 from ..contract.wire import pack, unpack
-from ..guard.persisting import persist
+from ..guard.ledger_write import persist
 from ..replies import call_reply
 from ..replies.standing import left_standing
 

@@ -54,7 +54,7 @@ from ..contract.spec import AgentSpec
 from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, RecordTurn, TurnResult
 from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.heartbeat import beating
-from ..guard.persisting import persist
+from ..guard.ledger_write import persist
 from ..replies import notices
 from ..replies.pairing import paired, results_from, unanswered
 from ..replies.standing import stands

@@ -98,7 +98,7 @@ async def test_nobody_is_asked_outside_a_run() -> None:
 
     with pytest.raises(CannotInterrupt, match="nobody can be asked here"):
         await asks.fn(context())
-    assert not GuardedActivity(charge, effect=Effect.IDEMPOTENT).may_interrupt
+    assert GuardedActivity(charge, effect=Effect.IDEMPOTENT).questions is None
 
 
 def test_a_plain_function_is_told_that_it_cannot_ask() -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.wire import to_text
-from commitline.activities.guard import claiming
+from commitline.activities.guard import claim
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.crash import crash_point
@@ -18,7 +18,7 @@ from commitline.examples.shop import payments
 
 # A person may settle what an attempt may be at work on only when its lease is over; a test cannot
 # wait for that so long.
-claiming.LEASE_GRACE = timedelta(seconds=1)  # type: ignore[misc]
+claim.LEASE_GRACE = timedelta(seconds=1)  # type: ignore[misc]
 
 FOLDER: Final = Path(os.environ["CRASH_FOLDER"])
 _HOLD: Final = FOLDER / os.environ.get("HOLD", "hold")

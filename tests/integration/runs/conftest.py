@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
-from commitline.activities.guard import retrying
+from commitline.activities.guard import retry
 from commitline.config import Settings
 from commitline.testing.processes import ProviderProcess
 
@@ -58,6 +58,6 @@ def _nothing_called(request: pytest.FixtureRequest) -> None:
 def _tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have workers here wait a tenth of the usual time before a call's second try.
 
-    How the time grows from try to try is `retrying`'s and stays as it is.
+    How the time grows from try to try is `retry`'s and stays as it is.
     """
-    monkeypatch.setattr(retrying, "_FIRST_RETRY", timedelta(seconds=0.05))
+    monkeypatch.setattr(retry, "_FIRST_RETRY", timedelta(seconds=0.05))

@@ -8,15 +8,15 @@ from typing import Final
 from temporalio import activity
 
 from ..app.tool_failure import ToolFailure
-from .incoming_call import IncomingCall
+from .call import GuardedCall
 
 _FIRST_RETRY: Final = timedelta(seconds=0.5)
 _LAST_RETRY: Final = timedelta(seconds=30)
 _LAST_RELAYED: Final = timedelta(minutes=10)
-"""Of what nobody waits for."""
+"""For a call of the relay, which no run waits for."""
 
 
-def delay_after(call: IncomingCall, failure: ToolFailure, *, failed: int) -> timedelta:
+def delay_after(call: GuardedCall, failure: ToolFailure, *, failed: int) -> timedelta:
     """Return how long to wait: what the other side asked for, else twice as long each time.
 
     Args:
@@ -30,8 +30,8 @@ def delay_after(call: IncomingCall, failure: ToolFailure, *, failed: int) -> tim
     return min(_FIRST_RETRY * (1 << min(max(failed - 1, 0), 20)), last)
 
 
-def time_for(call: IncomingCall, delay: timedelta) -> bool:
-    """Whether another attempt may come after ``delay``, as far as anybody limits them."""
+def time_for(call: GuardedCall, delay: timedelta) -> bool:
+    """Whether another attempt may begin after ``delay``: attempts and the node's time are left."""
     info = activity.info()
     most = info.retry_policy.maximum_attempts if info.retry_policy else 0
     if most and info.attempt >= most:

@@ -1,7 +1,7 @@
 """One attempt at a READ: called without the ledger, since repeating it harms nobody.
 
-It has no row: what it failed is counted on its heartbeat, and what it returned is kept in the
-ledger only where it is too large to travel.
+It has no row. Its failures are counted on its heartbeat, and its result is kept in the ledger only
+where it is too large to travel.
 """
 
 from __future__ import annotations
@@ -14,88 +14,85 @@ from temporalio import activity
 
 from ...errors import LedgerUnavailable
 from ...ledger import ActionLedger, Outcome, Question
-from ..app.tool_context import ToolContext
 from ..app.tool_failure import FailureKind
 from ..contract.activity_failure import again
 from ..runner.bounded_call import CallEnd, Raised, Returned
-from .calling import Calling, Invoke
+from .call import GuardedCall
 from .heartbeat import failed_so_far
-from .incoming_call import IncomingCall
-from .pausing import Pausing, asks
-from .preparing import Prepared
-from .retrying import delay_after, time_for
+from .invocation import Invocation, Invoke, failure_of
+from .question import is_question, write_question
+from .request import Prepared
+from .retry import delay_after, time_for
 
 
-class ReadCall:
+class ReadAttempt:
     """One attempt at a READ.
 
     Args:
         ledger: Where questions and large results are kept.
-        call: The call as it came.
+        call: The call.
         prepared: What it calls with.
         invoke: Runs the activity.
     """
 
     def __init__(
-        self, ledger: ActionLedger, call: IncomingCall, prepared: Prepared, invoke: Invoke
+        self, ledger: ActionLedger, call: GuardedCall, prepared: Prepared, invoke: Invoke
     ) -> None:
         self._ledger = ledger
         self._call = call
         self._request = prepared.request
-        self._calling = Calling(call, prepared, invoke, spent=call.spent)
+        self._invocation = Invocation(call, prepared, invoke, spent=call.spent)
 
     async def run(self) -> Any:
         """Call; return, or raise, what the workflow gets. Safe to repeat."""
-        request = self._request
-        asked = await self._asked_before()
-        context = self._calling.context(
-            request.key, f"read-{request.position}", taken_over=False, asked=asked
+        request, guarded = self._request, self._call.guarded
+        context = self._invocation.context(
+            request.key,
+            f"read-{request.position}",
+            taken_over=False,
+            asked=await self._earlier_questions(),
         )
-        end = await self._calling.call(context, request.args)
-        if asks(end):
-            return await self._pause(end, context)
+        end = await self._invocation.run(context, request.args)
+        if is_question(end):
+            question = await write_question(self._ledger, self._call, end, context, None)
+            assert isinstance(question, Question), "it has no row"
+            assert guarded.questions is not None, "as for the context"
+            return guarded.questions.reply(question)
         if isinstance(end.how, Returned):
-            return await self._tell(self._call.guarded.encode(end.how.value))
+            return await self._reply(guarded.encode(end.how.value))
         if end.stopped_by == "caller":
             raise asyncio.CancelledError
         return self._failed(end)
 
-    async def _asked_before(self) -> Sequence[Question]:
-        """Return what earlier attempts have asked, where there may have been some."""
-        if self._call.is_first or not self._call.guarded.may_interrupt:
+    async def _earlier_questions(self) -> Sequence[Question]:
+        """Return the questions of earlier attempts, where there can be some."""
+        if self._call.is_first or self._call.guarded.questions is None:
             return ()
         try:
             return await self._ledger.questions.asked(self._request.key)
         except LedgerUnavailable as err:
             raise self._call.not_started(err.message) from err
 
-    async def _pause(self, end: CallEnd, context: ToolContext) -> Any:
-        paused = await Pausing(self._ledger, self._call).pause(end, context, None)
-        assert isinstance(paused, Question), "it has no row"
-        return self._call.guarded.reply_asked(paused)
-
-    async def _tell(self, outcome: Outcome) -> Any:
+    async def _reply(self, outcome: Outcome) -> Any:
         key = self._request.key if await self._keep(outcome) else ""
         limit = self._call.header.content_limit
-        return self._call.guarded.reply_done(key, outcome, None, limit)
+        return self._call.guarded.replies.done(key, outcome, None, limit)
 
     async def _keep(self, outcome: Outcome) -> bool:
-        """Keep a result that is too large to travel; return whether that was so."""
+        """Keep a result that is too large to travel; return whether it was."""
         request, limit = self._request, self._call.header.content_limit
         if limit is None or len(outcome.result) <= limit:
             return False
-        kept = self._ledger.put_value(
-            request.key, request.thread_id or request.run_key, outcome.result
-        )
+        thread_id = request.thread_id or request.run_key
         try:
-            await kept
+            await self._ledger.put_value(request.key, thread_id, outcome.result)
         except LedgerUnavailable as err:
-            # It can be read again, so it may be called again.
+            # It can be read again, so the call may be made again.
             raise self._call.not_started(err.message) from err
         return True
 
     def _failed(self, end: CallEnd) -> Any:
-        failure = self._calling.failure(end)
+        failure = failure_of(self._call, end)
         failed = failed_so_far() + (failure.kind is not FailureKind.IN_PROGRESS)
         if (
             failure.kind not in (FailureKind.REFUSED, FailureKind.OTHER)
@@ -107,4 +104,4 @@ class ReadCall:
                 activity.heartbeat(failed)
                 raise again(failure.type, failure.text, delay=delay)
         error = end.how.error if isinstance(end.how, Raised) else None
-        return self._call.guarded.reply_raised(failure, error)
+        return self._call.guarded.replies.raised(failure, error)

@@ -1,11 +1,11 @@
-"""The claims of one attempt: the right to call, asked for until it is clear who has it.
+"""The claims of one attempt: the right to call, claimed until it is clear who has it.
 
-One attempt has one token, by which the ledger tells a claim of its own that was committed
-without an answer from one that an earlier attempt left. So a claim is repeated within the
+One attempt has one token. By it the ledger tells a claim of this attempt that was committed
+without an answer from a claim that an earlier attempt left. So a claim is repeated within the
 attempt, and one that is not answered in the end leaves a row that the next attempt can judge.
 
-A claim also starts a clock. Its row says how long this attempt may send: what the claim itself
-took is not taken from the tool, within bounds, and a claim that is older than those is no good.
+A claim also starts a clock. Its row says how long this attempt may send. The time that the claim
+itself took is not taken from the tool, within bounds; a claim older than those is not used.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from ...ledger import (
 )
 from ..runner.bounded_call import despite_cancellation
 from ..runner.clock import now
-from .incoming_call import IncomingCall
+from .call import GuardedCall
+from .ledger_write import UNAVAILABLE_SECONDS
 from .metrics import count
-from .persisting import UNAVAILABLE_SECONDS
 
 LEASE_GRACE: Final = timedelta(seconds=30)
-"""Beyond an attempt's deadline: clocks, a slow record."""
+"""How far a lease lies beyond the attempt's deadline: for clocks, and for a slow record."""
 MAX_LEASE: Final = timedelta(hours=24)
 
 _CLAIM_SECONDS: Final = 10.0
-"""How long one attempt waits for its claim; then the call starts afresh."""
+"""How long one attempt waits for its claim; then the workflow starts the call again."""
 _SLOW_CLAIM: Final = timedelta(seconds=5)
-"""How long a claim may be under way and still be called by. Within that, the time that it took
-is not taken from the tool; the row says that the attempt may send for so much longer."""
+"""How long a claim may take and still be used. Within that, its time is not taken from the tool:
+the row says that the attempt may send for so much longer."""
 _BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""How long a claim waits, time after time, for another action that is at work on its key."""
+"""Between two claims while another action is at work on the same key, time after time."""
 
 Claimed: TypeAlias = Dispatched | LookUp | AlreadyDone | Parked | Intended
-"""What a claim ends with: never that somebody else is at it now."""
+"""How a claim ends: never with *busy*."""
 
 
-class Claiming:
+class Claims:
     """Claims for one attempt.
 
     Args:
@@ -64,37 +64,28 @@ class Claiming:
         request: What it claims.
     """
 
-    def __init__(self, ledger: ActionLedger, call: IncomingCall, request: ActionRequest) -> None:
+    def __init__(self, ledger: ActionLedger, call: GuardedCall, request: ActionRequest) -> None:
         self._ledger = ledger
         self._call = call
         self._request = request
         self._attempt = _attempt(call)
-        self._asked_at = self._claimed_at = call.began
-        self._waited = 0
+        self._began_at = self._claimed_at = call.began
+        self._waits = 0
 
-    @property
-    def is_too_old(self) -> bool:
-        """Whether the last claim was slow to come, or this process was frozen since."""
-        return now() - self._asked_at > _SLOW_CLAIM.total_seconds()
-
-    def spent(self) -> float:
-        """Return the seconds since the last claim, of those that the row gives the call."""
-        return now() - self._claimed_at
-
-    async def claim(self) -> Claimed:
-        """Claim; safe to repeat.
+    async def obtain(self) -> Claimed:
+        """Claim until it is clear who has the right to call. Safe to repeat.
 
         Raises:
             ApplicationError: It could not be claimed in time, and nothing was dispatched.
-            IdempotencyKeyConflict: The key stands for another action.
+            IdempotencyKeyConflict: The key was used for another action.
             LedgerError: As `ActionLedger.claim`.
         """
         crash_point("before_claim", tool=self._request.tool)
         try:
             claim = await self._claim_when_free()
         except asyncio.CancelledError:
-            # The claim was seen through, and we know that nothing has been sent.
-            # If that is not answered, the next attempt finds it dispatched, which is safe too.
+            # The claim has finished, and we know that nothing was sent. If handing it back is not
+            # answered, the next attempt finds the row dispatched, which is safe too.
             await self.hand_back(self._request)
             raise
         crash_point("after_claim", tool=self._request.tool)
@@ -107,25 +98,57 @@ class Claiming:
             raise self._call.not_started("the ledger took too long")
         return claim
 
-    async def claim_at_once(self) -> Claim:
-        """Claim, registering the run where the ledger has none, and wait for nothing."""
+    async def _claim_when_free(self) -> Claimed:
+        """Claim; wait for a while for a ledger that is away, and for another action's attempt.
+
+        A claim that was surely not committed is not waited for: the workflow waits instead.
+        """
+        perhaps_committed = False
+        while True:
+            if not perhaps_committed:
+                self._began_at = now()
+            try:
+                claim = await self.claim_once()
+                self._claimed_at = now()
+            except LedgerUnavailable as err:
+                perhaps_committed = perhaps_committed or err.reached
+                self._call.log.warning("ledger.unavailable", reason=err.message)
+                if not perhaps_committed or self._is_over():
+                    raise self._call.not_started(err.message) from err
+                await asyncio.sleep(UNAVAILABLE_SECONDS)
+                continue
+            if not isinstance(claim, Busy):
+                return claim
+            await self._wait_for(claim.holder)
+
+    async def claim_once(self) -> Claim:
+        """Claim, without waiting; register the run first where the ledger does not have it."""
         try:
             return await self._ledger.claim(self._request, self._attempt)
         except RunNotRunning as err:
             if err.known:
                 raise
-            await self._open_run()
-            return await self._ledger.claim(self._request, self._attempt)
+        # No activity of ours has opened it, or a failover lost it.
+        info = activity.info()
+        await self._ledger.open_run(
+            run_key=self._call.header.run_key,
+            workflow_id=info.workflow_id or "",
+            agent=info.workflow_type or "",
+            input_digest="",
+            attempt_at=info.started_time,
+            namespace=info.namespace,
+        )
+        return await self._ledger.claim(self._request, self._attempt)
 
     async def send_after_lookup(self, call: Dispatched) -> Dispatched:
-        """Turn a claim to ask into one to call: what it asked about surely never happened."""
-        self._asked_at = now()
+        """Turn a claim to look up into one to call: the action surely never happened."""
+        self._began_at = now()
         await self._ledger.send_after_lookup(self._request, call)
         self._claimed_at = now()
         return replace(call, taken_over=False, key_life=None)
 
     async def hand_back(self, row: ActionRequest | Dispatched, *, failures: int = 0) -> bool:
-        """Make the row an intent again, where nothing was sent; return whether it is one.
+        """Make the row an intent again, where this attempt sent nothing; return whether it is.
 
         Args:
             row: What was claimed, or the claim.
@@ -137,49 +160,22 @@ class Claiming:
             )
         return False
 
-    async def _claim_when_free(self) -> Claimed:
-        """Claim; wait a while for a ledger that is away, and for another action's live attempt.
+    def spent(self) -> float:
+        """Return the seconds since the last claim, of those that the row gives the call."""
+        return now() - self._claimed_at
 
-        A claim that surely was not committed need not be waited for here.
-        """
-        committed_perhaps = False
-        while True:
-            if not committed_perhaps:
-                self._asked_at = now()
-            try:
-                claim = await self.claim_at_once()
-                self._claimed_at = now()
-            except LedgerUnavailable as err:
-                committed_perhaps = committed_perhaps or err.reached
-                self._call.log.warning("ledger.unavailable", reason=err.message)
-                if not committed_perhaps or self._is_over():
-                    raise self._call.not_started(err.message) from err
-                await asyncio.sleep(UNAVAILABLE_SECONDS)
-                continue
-            if not isinstance(claim, Busy):
-                return claim
-            await self._wait_for(claim.holder)
-
-    async def _open_run(self) -> None:
-        """Register a run that no activity of ours has opened (or that a failover lost)."""
-        info = activity.info()
-        await self._ledger.open_run(
-            run_key=self._call.header.run_key,
-            workflow_id=info.workflow_id or "",
-            agent=info.workflow_type or "",
-            input_digest="",
-            attempt_at=info.started_time,
-            namespace=info.namespace,
-        )
+    @property
+    def is_too_old(self) -> bool:
+        """Whether the last claim took too long, or this process was frozen since."""
+        return now() - self._began_at > _SLOW_CLAIM.total_seconds()
 
     async def _wait_for(self, holder: str) -> None:
-        """Wait a while for another action that is at work on the same business fact."""
         self._call.log.info("ledger.key_busy", holder=holder)
         if activity.is_worker_shutdown() or self._call.spent() > _CLAIM_SECONDS:
             # Nothing has begun here, and the wait must not use up the time of the call.
             raise self._call.not_started(f"{holder} is at work on the same business fact")
-        delay = _BUSY_SECONDS[min(self._waited, len(_BUSY_SECONDS) - 1)]
-        self._waited += 1
+        delay = _BUSY_SECONDS[min(self._waits, len(_BUSY_SECONDS) - 1)]
+        self._waits += 1
         await asyncio.sleep(delay)
 
     def _is_over(self) -> bool:
@@ -188,8 +184,8 @@ class Claiming:
         return self._call.spent() > self._attempt.deadline.total_seconds() + _CLAIM_SECONDS
 
 
-def _attempt(call: IncomingCall) -> Attempt:
-    """Return what the row is told of the running attempt."""
+def _attempt(call: GuardedCall) -> Attempt:
+    """Return what the row says of the running attempt."""
     info = activity.info()
     nearest = call.limits.nearest
     bound = info.start_to_close_timeout if nearest is None else timedelta(seconds=nearest)

@@ -1,8 +1,7 @@
-"""The call itself: told what it belongs to, bounded in time, and what its end means.
+"""The call itself: what the tool knows of it, how long it may take, and what its end means.
 
-The time is counted from the claim, by which the row counts too. It holds for a process that was
-frozen in between as well: `still_in_time` is asked by what calls the tool, as the last thing
-before it.
+Its time is counted from the claim, as the row counts it. That holds for a process that was frozen
+in between too: `still_in_time` is the last check before the tool is called.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from ..app.tool_context import ToolContext, current_call
 from ..app.tool_failure import FailureKind, ToolFailure
 from ..runner.bounded_call import Abandoned, CallEnd, OnLate, Raised, call_within, ignore_late_end
 from ..runner.clock import now
-from .incoming_call import IncomingCall
+from .call import GuardedCall
 from .metrics import count
-from .pausing import asks
-from .preparing import Prepared
+from .question import is_question
+from .request import Prepared
 
 Invoke: TypeAlias = Callable[[Sequence[Any]], Coroutine[Any, Any, Any]]
 """Runs the activity with the given arguments."""
@@ -36,23 +35,23 @@ _ends_at: ContextVar[float | None] = ContextVar("commitline_ends_at", default=No
 
 
 def still_in_time() -> None:
-    """Raise where the call is past its deadline before it has begun: its process was frozen.
+    """Refuse to begin a call whose deadline has passed: its process was frozen.
 
-    Called by what calls the tool, as the last thing before it.
+    Called right before the tool is.
 
     Raises:
-        NotAttempted: Nothing was sent, and by now the row may be another attempt's.
+        NotAttempted: Nothing was sent, and by now another attempt may have the row.
     """
     ends_at = _ends_at.get()
     if ends_at is not None and now() > ends_at:
         raise NotAttempted("woken up after its deadline, before the call")
 
 
-class Calling:
+class Invocation:
     """Makes the calls of one attempt.
 
     Args:
-        call: The call as it came.
+        call: The call.
         prepared: What the tool is given beside its arguments.
         invoke: Runs the activity.
         spent: Returns the seconds of the call's time that are gone.
@@ -60,7 +59,7 @@ class Calling:
 
     def __init__(
         self,
-        call: IncomingCall,
+        call: GuardedCall,
         prepared: Prepared,
         invoke: Invoke,
         *,
@@ -71,29 +70,6 @@ class Calling:
         self._prepared = prepared
         self._invoke = invoke
         self._spent = spent
-
-    def context(
-        self,
-        key: ActionKey,
-        idempotency_key: str,
-        *,
-        taken_over: bool,
-        asked: Sequence[Question] = (),
-    ) -> ToolContext:
-        """Return what the tool may know of its call, which begins now."""
-        run, position = split_action_key(key)
-        may_interrupt = self._guarded.may_interrupt and self._call.header.purpose == "forward"
-        return ToolContext(
-            idempotency_key=idempotency_key,
-            action_key=key,
-            run_key=run,
-            position=position,
-            tool=self._guarded.name,
-            taken_over=taken_over,
-            seconds_left=self.seconds_left(None),
-            undoes=self._prepared.undoes,
-            questions=AttemptQuestions(asked) if may_interrupt else None,
-        )
 
     def seconds_left(self, key_life: timedelta | None) -> float | None:
         """Return the time for a call, counted from its claim; None is no limit.
@@ -108,7 +84,37 @@ class Calling:
         ]
         return min((one - spent for one in given if one is not None), default=None)
 
-    async def call(
+    def context(
+        self,
+        key: ActionKey,
+        idempotency_key: str,
+        *,
+        taken_over: bool,
+        asked: Sequence[Question] = (),
+    ) -> ToolContext:
+        """Return what the tool may know of a call that begins now.
+
+        Args:
+            key: The action.
+            idempotency_key: What the downstream system is given.
+            taken_over: An earlier attempt may have called already.
+            asked: The questions of earlier attempts, in order, with their answers.
+        """
+        run, position = split_action_key(key)
+        may_ask = self._guarded.questions is not None and self._call.header.purpose == "forward"
+        return ToolContext(
+            idempotency_key=idempotency_key,
+            action_key=key,
+            run_key=run,
+            position=position,
+            tool=self._guarded.name,
+            taken_over=taken_over,
+            seconds_left=self.seconds_left(None),
+            undoes=self._prepared.undoes,
+            questions=AttemptQuestions(asked) if may_ask else None,
+        )
+
+    async def run(
         self,
         context: ToolContext,
         args: str,
@@ -116,13 +122,13 @@ class Calling:
         key_life: timedelta | None = None,
         on_late: OnLate = ignore_late_end,
     ) -> CallEnd:
-        """Call, and return how it ended.
+        """Call, and return how the call ended; never raises.
 
         Args:
-            context: Of the call.
+            context: What the tool may know.
             args: The stored arguments.
-            key_life: See `seconds_left`.
-            on_late: Told of the end of a tool that was left behind.
+            key_life: As for `seconds_left`.
+            on_late: Gets the end of a tool that was abandoned.
         """
         seconds = self.seconds_left(key_life)
 
@@ -139,23 +145,16 @@ class Calling:
 
         began = now()
         end = await call_within(seconds, work(), on_late=on_late)
-        self._tell_of(end)
+        self._count(end)
         return end
 
-    async def ask(self, context: ToolContext, args: str) -> CallEnd:
+    async def look_up(self, context: ToolContext, args: str) -> CallEnd:
         """Ask the downstream system what became of an earlier call; return how that ended."""
-        return await call_within(self.seconds_left(None), self._guarded.ask(context, args))
+        lookup = self._guarded.lookup
+        assert lookup is not None, "a claim to look up is only made where there is a lookup"
+        return await call_within(self.seconds_left(None), lookup.find(context, args))
 
-    def failure(self, end: CallEnd) -> ToolFailure:
-        """Return what an end means that is no value, where it was not the caller who stopped it."""
-        if end.stopped_by == "deadline":
-            return self._timed_out()
-        assert isinstance(end.how, Raised)
-        if isinstance(end.how.error, asyncio.CancelledError):
-            return ToolFailure(FailureKind.OTHER, "CancelledError", "the tool cancelled itself")
-        return self._guarded.failure(end.how.error)
-
-    def _tell_of(self, end: CallEnd) -> None:
+    def _count(self, end: CallEnd) -> None:
         if end.stopped_by == "deadline":
             count("commitline_tool_timeouts", self._guarded.name)
             self._call.log.warning(
@@ -163,21 +162,32 @@ class Calling:
                 seconds=self._call.limits.nearest,
                 abandoned=isinstance(end.how, Abandoned),
             )
-        elif asks(end):
-            pass  # the tool is well
+        elif is_question(end):
+            pass  # nothing failed
         elif end.stopped_by is None and isinstance(end.how, Raised):
             count("commitline_tool_errors", self._guarded.name)
             self._call.log.info("tool.raised", error=type(end.how.error).__name__)
 
-    def _timed_out(self) -> ToolFailure:
-        node, nearest = self._call.limits.node_seconds, self._call.limits.nearest
-        if node is not None and nearest == node:
-            count("commitline_node_timeouts", self._guarded.name)
-            text = f"no answer until the node's time was up [{NodeTimeout.code}]"
-            return ToolFailure(FailureKind.OTHER, NodeTimeout.__name__, text)
-        error = ToolTimeout(f"no answer within {nearest or 0:g} s")
-        failure = self._guarded.failure(error)
-        # What a tool declares of exceptions speaks for those it raises. This one is ours, and
-        # means that it may have happened, however wide its `refused_on`.
-        kind = failure.kind if failure.kind is FailureKind.TRANSIENT else FailureKind.OTHER
-        return replace(failure, kind=kind, message=f"{error.message} [{error.code}]")
+
+def failure_of(call: GuardedCall, end: CallEnd) -> ToolFailure:
+    """Say what the end of a call means that returned nothing, and was not stopped by its caller."""
+    if end.stopped_by == "deadline":
+        return _timed_out(call)
+    assert isinstance(end.how, Raised)
+    if isinstance(end.how.error, asyncio.CancelledError):
+        return ToolFailure(FailureKind.OTHER, "CancelledError", "the tool cancelled itself")
+    return call.guarded.failure(end.how.error)
+
+
+def _timed_out(call: GuardedCall) -> ToolFailure:
+    node, nearest = call.limits.node_seconds, call.limits.nearest
+    if node is not None and nearest == node:
+        count("commitline_node_timeouts", call.guarded.name)
+        text = f"no answer until the node's time was up [{NodeTimeout.code}]"
+        return ToolFailure(FailureKind.OTHER, NodeTimeout.__name__, text)
+    error = ToolTimeout(f"no answer within {nearest or 0:g} s")
+    failure = call.guarded.failure(error)
+    # `refused_on` is about exceptions that the tool raises. This one is ours, and means that the
+    # call may have happened, however wide the declaration is.
+    kind = failure.kind if failure.kind is FailureKind.TRANSIENT else FailureKind.OTHER
+    return replace(failure, kind=kind, message=f"{error.message} [{error.code}]")

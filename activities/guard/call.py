@@ -1,0 +1,78 @@
+"""`GuardedCall`: what is fixed about a call while one attempt is at work on it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from ...canonical import scrub
+from ..contract.action_header import ActionHeader
+from ..contract.activity_failure import NOT_STARTED, again
+from ..runner.clock import now
+from .guarded import Guarded
+
+log = structlog.get_logger("commitline")
+
+_RELAY_ATTEMPTS: Final = 50
+"""Up to which attempt a call of the relay is tried again before the relay starts it anew."""
+_RELAY_DELAY: Final = timedelta(seconds=2)
+
+
+class GuardedCall:
+    """One call, as one attempt of Temporal's got it.
+
+    Args:
+        guarded: The activity type.
+        header: Which call of which run it is.
+    """
+
+    def __init__(self, guarded: Guarded, header: ActionHeader) -> None:
+        self.guarded = guarded
+        self.header = header
+        self.limits = guarded.limits(header)
+        """How long this attempt may take."""
+        self.tries = header.tries or guarded.tries
+        """How often the activity may fail the call."""
+        self.began = now()
+        self.log = log.bind(
+            run_key=header.run_key,
+            position=header.position,
+            tool=guarded.name,
+            attempt=activity.info().attempt,
+        )
+
+    def spent(self) -> float:
+        """Return the seconds since this attempt began."""
+        return now() - self.began
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no earlier attempt can have written anything, so that no look is needed.
+
+        That is a first attempt in the run's first execution: a reset and a retry of the workflow
+        run in another one. What the workflow starts again has `ActionHeader.again`.
+        """
+        info = activity.info()
+        in_first_execution = self.header.run_key.endswith(f"/{info.workflow_run_id}")
+        return info.attempt == 1 and in_first_execution and not self.header.again
+
+    @property
+    def cancelled_with_its_run(self) -> bool:
+        """Whether the run was cancelled; otherwise the worker is shutting down."""
+        details = activity.cancellation_details()
+        return details is not None and details.cancel_requested
+
+    def not_started(self, reason: str) -> ApplicationError:
+        """Return the failure of a call that could not be dispatched.
+
+        The relay must wait until the lease of the attempt that has the row has run out. A call
+        that the relay started anew could not tell its own earlier attempt from another's, so this
+        one is tried again for a while.
+        """
+        if self.header.purpose == "relay" and activity.info().attempt < _RELAY_ATTEMPTS:
+            return again(NOT_STARTED, scrub(reason), delay=_RELAY_DELAY)
+        return self.guarded.replies.not_started(reason)
