@@ -1,60 +1,65 @@
 """Every error that Commitline raises, each with a stable code and a remedy.
 
-    CommitlineError
-    ├── DefinitionError         CL101  a tool, agent or app that cannot work
-    │   └── PlanInvalid            CL104  a plan that cannot work
-    ├── InvalidRunId            CL102  an id that no run may have
-    ├── ConfigurationError      CL103  a missing or unusable setting
+    CommitlineError               CL000
+    ├── DefinitionError           CL101  a tool, agent or app that cannot work
+    │   └── PlanInvalid           CL104  a plan that cannot work
+    ├── InvalidRunId              CL102  an id that no run may have
+    ├── ConfigurationError        CL103  a missing or unusable setting
     ├── LedgerError
-    │   ├── PlanDivergence         CL201  another call stands at this position
-    │   ├── IdempotencyKeyConflict CL202  the domain key was used for something else
-    │   ├── Fenced                 CL203  a later attempt owns the action
-    │   ├── RunNotRunning          CL204  the run may start nothing more
-    │   ├── RunInputConflict       CL205  the run exists with other input
-    │   ├── LedgerUnavailable      CL206  Postgres did not answer in time
-    │   ├── SchemaMismatch         CL207  the database and the code differ in version
-    │   ├── MissingActionHeader    CL208  a guarded activity was scheduled without its header
-    │   ├── SettlementRefused      CL209  a person may not settle this action, or not now
-    │   ├── StaleThread            CL210  another run has written the conversation
-    │   ├── ThreadDeleted          CL211  the conversation was deleted
-    │   ├── ThreadNotFound         CL212  no such conversation
-    │   ├── RequestConflict        CL213  the request id was used for another text
-    │   ├── ResetRefused           CL214  the run cannot go back to that turn
-    │   ├── ApprovalRefused        CL215  the call cannot be decided about, or not so
-    │   ├── NotAuthorized          CL216  this person may not decide
-    │   ├── UndoRefused            CL217  the run has not ended
-    │   ├── ActionNotFound         CL218  the ledger has no such action
-    │   ├── ReopenRefused          CL219  the action cannot be tried again by itself
-    │   ├── Unstorable             CL220  Postgres cannot hold a value, now or later
-    │   └── AnswerRefused          CL236  the question cannot be answered, or not so
-    ├── ActionError             told to the model as an error without effect
-    │   ├── InvalidArguments       CL301  the arguments do not fit the tool
-    │   ├── InvalidIdempotencyKey  CL302  no usable key comes out of the arguments
-    │   ├── ToolRefused            CL303  the tool declined: nothing happened
-    │   └── StateUnusable          CL230  the conversation's state cannot be given to the tool
-    ├── ToolSignal              raised by a tool to say how far it got
-    │   ├── NotAttempted           CL305  nothing was sent: try again
-    │   └── StillInProgress        CL306  the downstream system is at work on it: ask again
-    ├── CannotInterrupt               CL235  ctx.interrupt, where nobody can be asked
+    │   ├── PlanDivergence          CL201  another call stands at this position
+    │   ├── IdempotencyKeyConflict  CL202  the domain key was used for something else
+    │   ├── Fenced                  CL203  a later attempt owns the action
+    │   ├── RunNotRunning           CL204  the run may start nothing more
+    │   ├── RunInputConflict        CL205  the run exists with other input
+    │   ├── LedgerUnavailable       CL206  Postgres did not answer in time
+    │   ├── SchemaMismatch          CL207  the database and the code differ in version
+    │   ├── MissingActionHeader     CL208  a guarded activity was scheduled without its header
+    │   ├── SettlementRefused       CL209  a person may not settle this action, or not now
+    │   ├── StaleThread             CL210  another run has written the conversation
+    │   ├── ThreadDeleted           CL211  the conversation was deleted
+    │   ├── ThreadNotFound          CL212  no such conversation
+    │   ├── RequestConflict         CL213  the request id was used for another text
+    │   ├── ResetRefused            CL214  the run cannot go back to that turn
+    │   ├── ApprovalRefused         CL215  the decision does not count
+    │   ├── NotAuthorized           CL216  this person may not decide, answer or settle
+    │   ├── UndoRefused             CL217  the run has not ended
+    │   ├── ActionNotFound          CL218  the ledger has no such action
+    │   ├── ReopenRefused           CL219  the action may not be sent again
+    │   ├── Unstorable              CL220  Postgres cannot hold a value, now or later
+    │   ├── AnswerRefused           CL236  the answer does not count
+    │   ├── SubAgentClosed          CL242  the sub-agent's run is over and stays over
+    │   ├── IntentRefused           CL247  the call cannot be left in the outbox
+    │   └── NoTransaction           CL248  no transaction for the intent
+    ├── ActionError               the model reads it as an error without effect
+    │   ├── InvalidArguments        CL301  the arguments do not fit the tool
+    │   ├── InvalidIdempotencyKey   CL302  the arguments give no usable key
+    │   ├── StateUnusable           CL230  the tool cannot get the conversation's state
+    │   └── ToolRefused             CL303  the tool declined: nothing happened
+    ├── ToolSignal                a tool raises it to say how far it got
+    │   ├── NotAttempted            CL305  nothing was sent: try again
+    │   └── StillInProgress         CL306  the downstream system is at work on it: try again
+    ├── CannotInterrupt           CL235  ctx.interrupt, where no person can answer
     ├── DeadlineExceeded
-    │   ├── ToolTimeout      NODE_TIMEOUT_002  one attempt of a tool took too long
-    │   └── NodeTimeout      NODE_TIMEOUT_001  a call, with its retries, took too long
-    ├── UnrepresentableValue    CL304  a value that JSON cannot hold
+    │   ├── ToolTimeout             NODE_TIMEOUT_002  one attempt of a tool took too long
+    │   └── NodeTimeout             NODE_TIMEOUT_001  a call, with its retries, took too long
+    ├── UnrepresentableValue      CL304  a value that JSON cannot hold
     ├── ModelError
-    │   ├── ModelUnavailable       CL401  worth another try
-    │   └── ModelRejected          CL402  final
+    │   ├── ModelUnavailable        CL401  worth another try
+    │   └── ModelRejected           CL402  final
     └── RunError
-        ├── RunFailed              CL501  the run ended without an answer
-        ├── MaxStepsExceeded       CL502  the run used up its model turns
-        ├── ScheduleUnsupported    CL503  a cron run: its ticks would share one identity
-        ├── RunNotFound            CL504  no such run
-        ├── ConversationTooLarge   CL505  a message, or the run's input, is too large
-        ├── RunDeadlineExceeded    CL506  the run took longer than its run_deadline
-        ├── OutputUnusable         CL507  the model gave nothing usable, time after time
-        ├── ThreadBusy             CL508  the conversation has a run under way
-        ├── ToolNotServed          CL509  no worker serves a tool of the run any more
-        ├── PlanFailed             CL510  a step of the plan failed for good
-        └── AmbiguousAction        CL511  an action's name that several runs share
+        ├── RunFailed               CL501  the run ended without an answer
+        ├── MaxStepsExceeded        CL502  the run used up its model turns
+        ├── ScheduleUnsupported     CL503  a cron run: its ticks would share one identity
+        ├── RunNotFound             CL504  no such run
+        ├── ConversationTooLarge    CL505  a message, or the run's input, is too large
+        ├── RunDeadlineExceeded     CL506  the run took longer than its run_deadline
+        ├── OutputUnusable          CL507  the model gave nothing usable, turn after turn
+        ├── ThreadBusy              CL508  the conversation has a run under way
+        ├── ToolNotServed           CL509  no worker serves a tool of the run any more
+        ├── PlanFailed              CL510  a step of the plan failed for good
+        ├── AmbiguousAction         CL511  several runs have had the id that names the action
+        ├── AgentsTooDeep           CL240  too many agents called below one another
+        └── SubAgentNotEnded        CL241  the sub-agent's earlier workflow has not ended
 
 Codes are public and never renumbered. ``docs/reference/errors.md`` lists them for users.
 """
@@ -66,21 +71,19 @@ from typing import ClassVar
 
 
 class CommitlineError(Exception):
-    """The base of them all: catch it by kind, or look at ``code``.
-
-    Attributes:
-        code: Stable; safe to match on.
-        remedy: What to do next, in one sentence.
-        retryable: Whether the same call may succeed later without anybody's help.
-    """
+    """The base of all errors: catch the class you mean, or compare ``code``."""
 
     code: ClassVar[str] = "CL000"
+    """Stable; safe to match on."""
     remedy: str = "Read the message."
+    """What to do next, in one sentence or two."""
     retryable: ClassVar[bool] = False
+    """Whether the same call may succeed later although nobody changes anything."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+        """What happened, with the values involved; without code and remedy."""
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}] {self.remedy}"
@@ -94,14 +97,17 @@ class DefinitionError(CommitlineError):
 
 
 class PlanInvalid(DefinitionError):
-    """A plan cannot work: a step, its arguments or the order of the steps; the message names it."""
+    """A step of a plan, its arguments, or the order of the steps cannot work.
+
+    The message names the step.
+    """
 
     code = "CL104"
     remedy = "Correct the plan; nothing of it was carried out."
 
 
 class InvalidRunId(CommitlineError):
-    """The id cannot be a run's: empty, not ASCII, with control characters, or too long."""
+    """A run cannot have this id: it is empty, not ASCII, too long, or has control characters."""
 
     code = "CL102"
     remedy = "Use 1 to 180 printable ASCII characters."
@@ -115,13 +121,13 @@ class ConfigurationError(CommitlineError):
 
 
 class LedgerError(CommitlineError):
-    """The base of what the ledger says no to."""
+    """The base of what the ledger refuses."""
 
 
 class PlanDivergence(LedgerError):
-    """Another tool, or other arguments, stand at this position of the run.
+    """The ledger has another tool, or other arguments, at this position of the run.
 
-    Final: the run is not the run that wrote the row. Nothing was called.
+    This is final: the run does not follow the plan that wrote the row. Nothing was called.
     """
 
     code = "CL201"
@@ -132,7 +138,7 @@ class PlanDivergence(LedgerError):
 
 
 class IdempotencyKeyConflict(LedgerError):
-    """The domain key is held by an action with other arguments, which stands."""
+    """An action with other arguments holds the domain key. That action stands."""
 
     code = "CL202"
     remedy = "The existing action stands. Use its receipt, or a key that names a different fact."
@@ -144,7 +150,7 @@ class IdempotencyKeyConflict(LedgerError):
 
 
 class Fenced(LedgerError):
-    """A later attempt of the same action has taken over; this one must not act."""
+    """A later attempt of the same action has taken over. This attempt must not act."""
 
     code = "CL203"
     remedy = "Nothing to do: the later attempt answers for the action."
@@ -153,11 +159,11 @@ class Fenced(LedgerError):
     def __init__(self, message: str, *, lost: bool = False) -> None:
         super().__init__(message)
         self.lost = lost
-        """The row is not another attempt's but gone, as a failover may lose what was committed."""
+        """Whether the row is gone, as after a failover that lost commits, and not taken over."""
 
 
 class RunNotRunning(LedgerError):
-    """The run is unknown to the ledger, stopping, unwinding or ended: it starts nothing."""
+    """The run starts nothing: the ledger does not know it, or it is stopping, undoing or ended."""
 
     code = "CL204"
     remedy = "Open the run first, or start a new one."
@@ -167,14 +173,14 @@ class RunNotRunning(LedgerError):
         self.known = known
         """Whether the ledger has the run at all."""
         self.stopping = stopping
-        """Whether a stop is under way: the cancellation of its workflow follows."""
+        """Whether a stop is under way. The cancellation of the workflow follows."""
 
 
 class RunInputConflict(LedgerError):
     """A run with this id exists and was started with other input."""
 
     code = "CL205"
-    remedy = "Use another id for other work, or start it with the first input to join it."
+    remedy = "Use another id for other work. To join the run, start it with its first input."
 
 
 class LedgerUnavailable(LedgerError):
@@ -187,7 +193,7 @@ class LedgerUnavailable(LedgerError):
     def __init__(self, message: str, *, reached: bool = False) -> None:
         super().__init__(message)
         self.reached = reached
-        """Whether a connection was had: what was sent over it may have been committed."""
+        """Whether there was a connection: what was sent over it may have been committed."""
 
 
 class SchemaMismatch(LedgerError):
@@ -205,7 +211,7 @@ class MissingActionHeader(LedgerError):
 
 
 class SettlementRefused(LedgerError):
-    """The action is not one that a person may settle, or not now."""
+    """A person may not settle this action, or not now."""
 
     code = "CL209"
     remedy = "Look at it with `commitline actions show`; if an attempt may be at work, wait."
@@ -216,13 +222,13 @@ class StaleThread(LedgerError):
 
     code = "CL210"
     remedy = (
-        "What the run did stands, in the ledger. Go on with the conversation by a new request: "
-        "its next run reads what became of the calls."
+        "What the run did stands in the ledger. Send the conversation a new request: its next "
+        "run reads how the calls ended."
     )
 
 
 class ThreadDeleted(LedgerError):
-    """The conversation was deleted. Nothing brings it back; the record of its actions stays."""
+    """The conversation was deleted for good. The record of its actions stays."""
 
     code = "CL211"
     remedy = "Use another thread id; what its runs did is in `commitline actions list`."
@@ -253,39 +259,39 @@ class ApprovalRefused(LedgerError):
     """The decision does not count: another one stands, or it came too late."""
 
     code = "CL215"
-    remedy = "Look at it with `commitline approvals`; the decision that stands is the one there."
+    remedy = "`commitline approvals --all` shows the decision that stands."
 
 
 class NotAuthorized(LedgerError):
     """The application's ``authorize`` says that this person may not decide, answer or settle."""
 
     code = "CL216"
-    remedy = "Nothing was decided. Have somebody decide who may."
+    remedy = "Nothing was changed. A person who is authorized has to do it."
 
 
 class UndoRefused(LedgerError):
-    """What the run did cannot be taken back now: it has not ended."""
+    """The run cannot be undone now, because it has not ended."""
 
     code = "CL217"
     remedy = "Nothing was undone. Stop it with `compensate=True` (`commitline stop --undo`)."
 
 
 class ActionNotFound(LedgerError):
-    """The ledger has no action of this key: none was written, or its transaction rolled back."""
+    """The ledger has no action with this key: none was written, or its transaction rolled back."""
 
     code = "CL218"
     remedy = "Check the key; the action was not intended, and nothing is sent for it."
 
 
 class ReopenRefused(LedgerError):
-    """The action cannot be tried again by itself."""
+    """The action may not be sent again; the message says why."""
 
     code = "CL219"
     remedy = "Nothing was changed. Settle it with `commitline actions settle`."
 
 
 class Unstorable(LedgerError):
-    """Postgres cannot hold a value, or cannot give it back; nothing that is repeated can help."""
+    """Postgres cannot hold a value or cannot give it back. To repeat the call does not help."""
 
     code = "CL220"
     remedy = (
@@ -298,27 +304,30 @@ class AnswerRefused(LedgerError):
     """The answer does not count: another one stands, it came too late, or it has no value."""
 
     code = "CL236"
-    remedy = "Look at it with `commitline questions --all`; the answer that stands is there."
+    remedy = "`commitline questions --all` shows the answer that stands."
 
 
 class SubAgentClosed(LedgerError):
-    """The sub-agent's run was stopped, or gave no answer: for good, and its caller was told so."""
+    """The sub-agent's run was stopped or ended without an answer.
+
+    Its caller has read that, so the run is never opened again.
+    """
 
     code = "CL242"
-    remedy = "What it did stands. Fork the run that called it, to have it called anew."
+    remedy = "What it did stands. Fork the run that called it: the fork calls it again."
 
 
 class IntentRefused(LedgerError):
     """A call cannot be left in the outbox.
 
-    Its tool only reads, is approved by a person, or takes a state, which only a run has; or its
-    business fact is just being undone, or may have been.
+    Its tool only reads, needs an approval, or takes a state, which only a run has. Or another
+    action is being undone that holds the same domain key, or it is unknown whether it was.
     """
 
     code = "CL247"
     remedy = (
-        "Nothing was written. Call a tool that only reads; have an agent call one that is approved "
-        "or takes a state; intend what is being undone again in a moment."
+        "Nothing was written. Call a tool that only reads yourself. Have an agent call one that "
+        "needs an approval or a state. Repeat the call when the undo has ended."
     )
 
 
@@ -333,7 +342,7 @@ class NoTransaction(LedgerError):
 
 
 class ActionError(CommitlineError):
-    """The base of what ends a call without any effect and is told to the model."""
+    """The base of what ends a call without any effect. The model reads it."""
 
 
 class InvalidArguments(ActionError):
@@ -351,18 +360,18 @@ class InvalidIdempotencyKey(ActionError):
 
 
 class StateUnusable(ActionError):
-    """The conversation's state does not fit the tool's state model, or there is none to give."""
+    """The conversation's state does not fit the tool's state model, or there is no state."""
 
     code = "CL230"
-    remedy = "Nothing was called. Have the state model read what earlier releases have stored."
+    remedy = "Nothing was called. Let the state model accept what earlier releases stored."
 
 
 class ToolRefused(ActionError):
-    """Raised by a tool to say: declined or invalid, and *nothing has happened*.
+    """A tool raises it to say: declined or invalid, and *nothing has happened*.
 
     Raise it only when that is certain. It is recorded as an error without effect, so a later
-    action may use the same domain key again. After an earlier attempt was lost it proves
-    nothing about that one, and the action stays unknown.
+    action may use the same domain key again. If an earlier attempt of the action was lost, it
+    proves nothing about that attempt, and the action stays unknown.
     """
 
     code = "CL303"
@@ -374,10 +383,10 @@ class ToolSignal(CommitlineError):
 
 
 class NotAttempted(ToolSignal):
-    """Raised by a tool to say: nothing was sent, and another try may work.
+    """A tool raises it to say: nothing was sent, and another try may work.
 
-    Raise it only when that is certain. It is tried again up to the tool's ``tries``, whatever
-    the tool's effect, and then recorded as an error without effect.
+    Raise it only when that is certain. The call is tried again, up to the tool's ``tries``,
+    whatever the tool's effect is. Then it is recorded as an error without effect.
     """
 
     code = "CL305"
@@ -386,31 +395,31 @@ class NotAttempted(ToolSignal):
 
 
 class StillInProgress(ToolSignal):
-    """Raised by a tool to say: the downstream system is at work on this very request.
+    """A tool raises it to say: the downstream system is at work on this very request.
 
-    A provider's 409 for a key whose first request has not ended. It is asked again, with the
-    same key, until the call's `node_timeout`, and the model does not see it.
+    An example is a provider's 409 for a key whose first request has not ended. The call is
+    tried again with the same key, until its `node_timeout`. The model does not see it.
     """
 
     code = "CL306"
-    remedy = "It is asked again by itself."
+    remedy = "The call is tried again by itself."
     retryable = True
 
     def __init__(self, message: str, *, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """How long the provider asked us to wait, if it did."""
+        """How long the provider told us to wait, if it did."""
 
 
 class CannotInterrupt(CommitlineError):
-    """`ToolContext.interrupt` was called where nobody can be asked: see its message."""
+    """`ToolContext.interrupt` was called where no person can answer; the message says why."""
 
     code = "CL235"
-    remedy = "Ask from an `async def` tool of an agent, called by a run of a worker."
+    remedy = "Call `ctx.interrupt` in an `async def` tool that an agent's run carries out."
 
 
 class DeadlineExceeded(CommitlineError):
-    """The base of deadlines that have passed."""
+    """The base of deadlines that passed."""
 
 
 class ToolTimeout(DeadlineExceeded):
@@ -429,18 +438,18 @@ class NodeTimeout(DeadlineExceeded):
 
 
 class UnrepresentableValue(CommitlineError):
-    """A value has no faithful JSON form: NaN, keys that collapse, a file, a lambda, …."""
+    """JSON cannot hold a value exactly: NaN, two keys that become one, a file, a lambda, …."""
 
     code = "CL304"
     remedy = "Return something that JSON can hold: a pydantic model, a dataclass, plain data."
 
 
 class ModelError(CommitlineError):
-    """The base of what a model request can end with besides a completion."""
+    """The base of how a model request can fail."""
 
 
 class ModelUnavailable(ModelError):
-    """The provider could not answer now: throttled, overloaded, unreachable."""
+    """The provider cannot answer now: it throttles, is overloaded, or cannot be reached."""
 
     code = "CL401"
     remedy = "It is tried again by itself, up to the agent's `model_tries`."
@@ -449,7 +458,7 @@ class ModelUnavailable(ModelError):
     def __init__(self, message: str, *, retry_after: timedelta | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
-        """How long the provider asked us to wait, if it did."""
+        """How long the provider told us to wait, if it did."""
 
 
 class ModelRejected(ModelError):
@@ -460,7 +469,7 @@ class ModelRejected(ModelError):
 
 
 class RunError(CommitlineError):
-    """The base of how a run can end badly."""
+    """The base of how a run can fail."""
 
 
 class RunFailed(RunError):
@@ -468,13 +477,13 @@ class RunFailed(RunError):
 
     code = "CL501"
     remedy = (
-        "What it did is in `commitline actions list`, and stands but for what was undone: "
+        "What it did stands, unless it was undone: see `commitline actions list` and "
         "`commitline undo RUN --show`."
     )
 
 
 class MaxStepsExceeded(RunError):
-    """The agent asked for more model turns than ``max_steps`` allows."""
+    """The run needed more model turns than the agent's ``max_steps`` allows."""
 
     code = "CL502"
     remedy = "What it did stands. Raise the agent's `max_steps`, or make the task smaller."
@@ -488,10 +497,10 @@ class ScheduleUnsupported(RunError):
 
 
 class AmbiguousAction(RunError):
-    """Several runs have had the id by which an action is named, and each has one there."""
+    """Several runs have had the id that names an action, and more than one has an action there."""
 
     code = "CL511"
-    remedy = "Name it by its whole key, as the message has it (`commitline actions list --json`)."
+    remedy = "Name the action by its whole key; the message and `actions list --json` have it."
 
 
 class RunNotFound(RunError):
@@ -502,10 +511,10 @@ class RunNotFound(RunError):
 
 
 class ConversationTooLarge(RunError):
-    """A message, or what a run is started with, is over the size that Temporal carries."""
+    """A message, or the input of a run, is larger than Temporal carries."""
 
     code = "CL505"
-    remedy = "What was done stands. Send less: keep large data elsewhere and name it."
+    remedy = "What was done stands. Send less: keep large data elsewhere and pass its name."
 
 
 class RunDeadlineExceeded(RunError):
@@ -536,26 +545,26 @@ class PlanFailed(RunError):
     """A step of the plan failed for good."""
 
     code = "CL510"
-    remedy = "What was undone, and what stands, is in the message and in `commitline undo --show`."
+    remedy = "The message and `commitline undo RUN --show` say what was undone and what stands."
 
 
 class AgentsTooDeep(RunError):
-    """An agent calls an agent that calls an agent …: more of them below one another than may be."""
+    """An agent calls an agent that calls an agent …: more than 8 below one another."""
 
     code = "CL240"
     remedy = "What was done stands. Find the agents that call each other in a circle."
 
 
 class SubAgentNotEnded(RunError):
-    """The workflow that a sub-agent had before its parent's reset has not ended yet."""
+    """The sub-agent's workflow from before its parent's reset has not ended yet."""
 
     code = "CL241"
-    remedy = "It is waited for. If no worker can end it, terminate it: nothing of it is claimed."
+    remedy = "The run waits for its end. If no worker can end it, terminate it: it calls nothing."
     retryable = True
 
 
 class ToolNotServed(RunError):
-    """The run's plan has a tool that no worker serves any more. These attempts called nothing."""
+    """No worker serves a tool that the run calls. The attempts that found this called nothing."""
 
     code = "CL509"
     remedy = (
