@@ -7,10 +7,28 @@ import urllib.error
 import urllib.request
 from typing import Any
 
+from pydantic import BaseModel
+
 from commitline import StillInProgress, ToolRefused
 
 DECLINED = (402, 422)  # a payment; anything else
 UNDER_WAY = 409
+
+
+class Order(BaseModel):
+    """An order of the shop."""
+
+    order_id: str
+    total_cents: int
+    currency: str
+
+
+class Charge(BaseModel):
+    """A charge, as the provider confirms it."""
+
+    id: str
+    order_id: str
+    amount_cents: int
 
 
 async def get(path: str) -> dict[str, Any]:
