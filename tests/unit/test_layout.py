@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,34 @@ SETUPTOOLS: dict[str, Any] = PROJECT["tool"]["setuptools"]
 
 NOT_SHIPPED = {"tests", "bench", "docs", "build", "dist", "deploy", "commitline.egg-info"}
 
-FLOORS = {"ledger": 2, "activities": 3, "workflows": 4}
-WORDS = {
-    "canonical",
-    "crash",
-    "errors",
-    "exports",
-    "idempotency_key",
-    "identity",
-    "logs",
-    "process",
-    "config",
-}
-"""The few modules of the root that all share: floor 1. Every other one of the root is on top."""
-TOP = 5
+FLOORS = (
+    # From the ground up: a room imports from the rooms before it, and from itself.
+    ("errors",),
+    ("exports", "crash", "process", "logs", "canonical"),
+    ("identity",),
+    ("idempotency_key",),
+    ("config",),
+    ("ledger",),
+    ("devstack",),
+    ("activities.contract",),
+    ("activities.model", "activities.replies"),
+    ("activities.app",),
+    ("activities.runner",),
+    ("activities.guard",),
+    ("activities.runs",),
+    ("workflows",),
+    ("handles",),
+    ("client", "worker"),
+    ("operating",),
+    ("examples",),
+    ("testing",),
+    ("commands",),
+    ("cli",),
+)
+"""The rooms of the house: folders, and the modules of the root."""
+
+NO_ROOMS = {"", "activities"}
+"""Packages that only hand names on, or hold rooms."""
 
 
 def shipped_modules() -> Iterator[tuple[str, Path]]:
@@ -52,29 +67,62 @@ MODULES = dict(shipped_modules())
 PACKAGES = {name.removeprefix("commitline").lstrip(".") for name in SETUPTOOLS["packages"]}
 
 
-def imports_of(name: str) -> set[str]:
-    """Return what a module imports, anywhere in it: ``psycopg``, or ``.ledger.pool``."""
-    package = name if name in PACKAGES else name.rpartition(".")[0]
+@cache
+def tree_of(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+@cache
+def imports_of(name: str) -> frozenset[str]:
+    """Return what a module imports, anywhere in it: ``psycopg``, or ``.ledger.pool``.
+
+    Also in a function, and under ``TYPE_CHECKING``: a name that is only used in annotations is
+    as much of a tie. What a package hands on counts as imported from where it is defined.
+    """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(name)):
         if isinstance(node, ast.Import):
             found |= {_own(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= set(_imported_from(node, package))
-    return found
+            base = _base(node, name)
+            found |= {
+                f".{_home(base[1:], alias.name)}" if base.startswith(".") else base
+                for alias in node.names
+            }
+    return frozenset(found)
 
 
-def _imported_from(node: ast.ImportFrom, package: str) -> Iterator[str]:
+def _base(node: ast.ImportFrom, importer: str) -> str:
+    """Return what ``from … import`` names: ``.ledger`` for a package or module of ours."""
     if node.level == 0:
-        base = _own(node.module or "")
-    else:
-        parts = package.split(".") if package else []
-        parts = parts[: len(parts) - (node.level - 1)]
-        base = "." + ".".join([*parts, *([node.module] if node.module else [])])
-    for alias in node.names:
-        inner = f"{base.rstrip('.')}.{alias.name}" if base != "." else f".{alias.name}"
-        # `from .ledger import pool` is an import of the module, if there is one of that name.
-        yield inner if inner.startswith(".") and inner[1:] in MODULES else base
+        return _own(node.module or "")
+    package = importer if importer in PACKAGES else importer.rpartition(".")[0]
+    parts = package.split(".") if package else []
+    parts = parts[: len(parts) - (node.level - 1)]
+    return "." + ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def _home(base: str, name: str) -> str:
+    """Return the module that defines a name which is imported from a module, or a package."""
+    if base in PACKAGES:
+        exported = handed_on(base)
+        if name in exported:
+            return _home(*exported[name])
+        inner = f"{base}.{name}".lstrip(".")
+        if inner in MODULES:
+            return inner
+    return base
+
+
+@cache
+def handed_on(package: str) -> dict[str, tuple[str, str]]:
+    """Return what a package's ``__init__`` imports from its own modules, to hand it on."""
+    return {
+        alias.asname or alias.name: (_base(node, package)[1:], alias.name)
+        for node in ast.walk(tree_of(package))
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
+        for alias in node.names
+    }
 
 
 def _own(module: str) -> str:
@@ -83,10 +131,20 @@ def _own(module: str) -> str:
     return module
 
 
+def room(name: str) -> str:
+    """Return the room of a module of ours: ``activities.guard``, ``ledger``, ``worker``."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "activities" else parts[0]
+
+
 def floor(name: str) -> int:
-    """Return the floor of a module of ours, by its name within the package."""
-    first = name.split(".", maxsplit=1)[0]
-    return 1 if first in WORDS else FLOORS.get(first, TOP)
+    """Return the floor of a module of ours; a room that is not listed has none."""
+    return next(at for at, rooms in enumerate(FLOORS) if room(name) in rooms)
+
+
+def ours(name: str) -> set[str]:
+    """Return the modules of ours that a module imports."""
+    return {found[1:] for found in imports_of(name) if found.startswith(".")}
 
 
 def test_the_listed_packages_are_the_folders_with_an_init() -> None:
@@ -100,14 +158,44 @@ def test_the_listed_packages_are_the_folders_with_an_init() -> None:
     assert sorted(SETUPTOOLS["packages"]) == sorted(folders)
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODULES if floor(n) < TOP))
+@pytest.mark.parametrize("name", sorted(set(MODULES) - NO_ROOMS))
 def test_imports_run_downwards(name: str) -> None:
-    ours = {found[1:] for found in imports_of(name) if found.startswith(".")}
-
-    upwards = sorted(found for found in ours if found and floor(found) > floor(name))
+    upwards = sorted(
+        found
+        for found in ours(name)
+        if found in NO_ROOMS or (room(found) != room(name) and floor(found) >= floor(name))
+    )
 
     assert upwards == []
-    assert "" not in ours, "the root imports everything: nothing below it may import the root"
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    importing = {name: ours(name) for name in MODULES if name not in PACKAGES}
+
+    assert circle_in(importing) == []
+
+
+def circle_in(importing: Mapping[str, Collection[str]]) -> list[str]:
+    """Return a circle of imports, if there is one."""
+    done: set[str] = set()
+
+    def walk(name: str, above: tuple[str, ...]) -> list[str]:
+        if name in above:
+            return [*above[above.index(name) :], name]
+        if name in done:
+            return []
+        for found in sorted(importing.get(name, ())):
+            if circle := walk(found, (*above, name)):
+                return circle
+        done.add(name)
+        return []
+
+    return next((circle for name in sorted(importing) if (circle := walk(name, ()))), [])
+
+
+def test_the_search_for_circles_finds_one() -> None:
+    assert circle_in({"a": ["b"], "b": ["c"], "c": ["a"]}) == ["a", "b", "c", "a"]
+    assert circle_in({"a": ["b", "c"], "b": ["c"], "c": []}) == []
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
@@ -137,7 +225,7 @@ def test_workflow_code_reaches_psycopg_by_no_import_of_its_own(name: str) -> Non
 @pytest.mark.parametrize("name", sorted(n for n in MODULES if n.startswith("workflows.")))
 def test_workflow_code_leaves_its_coroutines_to_be_closed(name: str) -> None:
     """A worker that forgets a run throws `GeneratorExit` into them: nothing may be done on it."""
-    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    tree = tree_of(name)
     caught = [node.type for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
     suppressed = [
         argument
@@ -153,40 +241,97 @@ def test_workflow_code_leaves_its_coroutines_to_be_closed(name: str) -> None:
 def reachable(name: str) -> set[str]:
     """Return everything that a module imports, and what that imports, and so on.
 
-    A package's ``__init__`` is not followed: it runs whenever one of its modules is imported
-    and gathers what is public, also what the module does not need.
+    The packages of a module are imported with it, so what their ``__init__`` imports counts too;
+    not of those that import a name when it is first used (`commitline.exports`).
     """
     found: set[str] = set()
     waiting = [name]
     while waiting:
         for imported in imports_of(waiting.pop()):
-            if imported not in found:
-                found.add(imported)
-                if imported.startswith(".") and imported[1:] not in PACKAGES:
-                    waiting.append(imported[1:])
+            for one in (imported, *_packages_of(imported)):
+                if one not in found:
+                    found.add(one)
+                    if one.startswith(".") and one[1:] not in LAZY:
+                        waiting.append(one[1:])
     return found
 
 
+def _packages_of(imported: str) -> Iterator[str]:
+    if imported.startswith("."):
+        parts = imported[1:].split(".")
+        yield from ("." + ".".join(parts[:end]) for end in range(len(parts)))
+
+
+LAZY = {"", "ledger"}
+"""Packages whose names are imported when they are first used."""
+
+
 def test_the_walk_over_imports_sees_what_it_should() -> None:
-    """The two tests above would pass if it saw nothing."""
+    """The tests above would pass if it saw nothing."""
     assert "psycopg" in reachable("ledger.action_ledger")
     assert "temporalio" in {found.split(".")[0] for found in reachable("workflows.agent_run")}
     assert ".ledger.records" in reachable("workflows.agent_run")
     assert ".canonical" in imports_of("ledger.records")
+    assert ".activities.app.agent" in reachable("worker")
+    # Handed on by a package, and imported in a function.
+    assert ".ledger.action_ledger" in imports_of("client")
+    assert ".worker" in imports_of("commands.starting")
+
+
+@pytest.mark.parametrize("package", sorted(LAZY))
+def test_a_lazy_package_imports_nothing_before_a_name_is_used(package: str) -> None:
+    tree = tree_of(package)
+    typed = [node for node in tree.body if isinstance(node, ast.If)]
+    eager = {
+        alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    told = {
+        alias.name
+        for block in typed
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    module = importlib.import_module(f"commitline.{package}".rstrip("."))
+
+    assert eager == {"TYPE_CHECKING", "lazy"}
+    assert sorted(told) == sorted(module._HOMES) == sorted(module.__all__)
+
+
+def test_workflow_code_runs_without_a_database_driver_and_an_application() -> None:
+    program = (
+        "import sys, commitline.workflows\n"
+        "rooms = ('app', 'guard', 'model', 'runner', 'runs')\n"
+        "lacks = ('psycopg', *(f'commitline.activities.{room}' for room in rooms))\n"
+        "print([name for name in lacks if name in sys.modules])"
+    )
+
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert told.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if n.startswith("workflows.")))
+def test_workflow_code_imports_messages_and_replies_of_the_activities(name: str) -> None:
+    rooms = {room(found) for found in ours(name) if found.startswith("activities.")}
+
+    assert rooms <= {"activities.contract", "activities.replies"}
 
 
 @pytest.mark.parametrize("package", sorted(SETUPTOOLS["packages"]))
 def test_a_package_lists_exactly_what_it_exports(package: str) -> None:
     module = importlib.import_module(package)
     inner = package.removeprefix("commitline").lstrip(".")
-    tree = ast.parse(MODULES[inner].read_text(encoding="utf-8"))
+    tree = tree_of(inner)
     imported = {
         alias.asname or alias.name
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.level > 0
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module != "exports"
         for alias in node.names
         if not alias.name.startswith("_")
-    }
+    } - {"lazy"}
     listed: Sequence[str] | None = getattr(module, "__all__", None)
 
     if listed is None:
