@@ -35,7 +35,7 @@ from uuid import UUID
 
 from ..canonical import parse, scrub
 from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence, SettlementRefused
-from ..identity import ActionKey
+from ..identity import ActionKey, Position, RunKey, split_action_key
 from .question_rules import Question
 from .records import Action, ActionRequest, Attempt, Effect, Outcome
 
@@ -68,6 +68,11 @@ class Dispatched:
     """Whether the claimant can ask the downstream system what became of it."""
     asked: tuple[Question, ...] = ()
     """What earlier attempts have asked a person, in order, with the answers."""
+
+    @property
+    def place(self) -> tuple[RunKey, Position]:
+        """The run and the position of the action."""
+        return split_action_key(self.key)
 
     @property
     def token(self) -> UUID:

@@ -8,7 +8,8 @@ Read it in this order:
     request           what is claimed: arguments, keys, state
     claim             the right to call, claimed until it is clear who has it
     invocation        the call itself, within its deadline
-    outcome           what is written on the row afterwards; `outcome_rules` has the table
+    outcome           what follows from its end: the table of what is known, unknown, tried again
+    row               what is written on the claimed row
     question          a call that stops to put a question to a person
     read_attempt      the same story for a READ, which has no row
     ledger_write      a write that must finish although the call is cancelled or Postgres is away

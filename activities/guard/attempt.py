@@ -6,7 +6,8 @@
               dispatched                    call
               to look up                    ask the downstream system; call only if the action
                                             surely never happened
-    call      and write its outcome         `outcome`
+    call      and what follows from its end `outcome`
+    row       what follows is written       `row`
     reply     made of what stands
 
 A claim may be of another action that holds the same business key and whose attempt is dead. Then
@@ -46,11 +47,11 @@ from ..runner.bounded_call import Returned
 from .call import GuardedCall
 from .claim import Claims
 from .invocation import Invocation, Invoke, failure_of
-from .metrics import count
-from .outcome import Ended, Outcomes
+from .outcome import Stopped, Unknown, outcome_of
 from .read_attempt import ReadAttempt
 from .request import Prepared, RequestReader
 from .retry import delay_after, time_for
+from .row import ClaimedRow, Ended
 
 _LOOKUP_EVERY: Final = timedelta(seconds=10)
 """How long between two lookups, at most."""
@@ -94,12 +95,12 @@ class ActionAttempt:
     def __init__(
         self, ledger: ActionLedger, call: GuardedCall, prepared: Prepared, invoke: Invoke
     ) -> None:
+        self._ledger = ledger
         self._call = call
         self._replies = call.guarded.replies
         self._request = prepared.request
         self._claims = Claims(ledger, call, prepared.request)
         self._invocation = Invocation(call, prepared, invoke, spent=self._claims.spent)
-        self._outcomes = Outcomes(ledger, call, self._claims)
 
     async def run(self) -> Any:
         """Carry the call out, or find out what became of it; return what the workflow gets."""
@@ -131,33 +132,26 @@ class ActionAttempt:
             claim: By which it is called.
             called_before: An earlier attempt called it, surely without effect.
         """
-        left = self._invocation.seconds_left(claim.key_life)
-        late = self._claims.is_too_old
-        if late or (left is not None and left <= 0):
-            return await self._outcomes.not_called(claim, late=late)
-        context = self._invocation.context(
-            claim.key,
-            claim.idempotency_key,
-            taken_over=claim.taken_over or called_before,
-            asked=claim.asked,
+        row = self._row(claim)
+        taken_over = claim.taken_over or called_before
+        context = self._invocation.context(claim, taken_over=taken_over)
+        end = await self._invocation.run_claimed(
+            claim, context, late=self._claims.is_too_old, on_late=row.record_late
         )
-        end = await self._invocation.run(
-            context,
-            claim.args,
-            key_life=claim.key_life,
-            on_late=lambda late_end: self._outcomes.late(claim, late_end),
-        )
-        return await self._outcomes.of_call(claim, end, context)
+        return await row.write(outcome_of(self._call, claim, end, context))
+
+    def _row(self, claim: Dispatched) -> ClaimedRow:
+        return ClaimedRow(self._ledger, self._call, self._claims, claim)
 
     # --- the lookup -------------------------------------------------------------------------
 
     async def _look_up(self, claim: LookUp) -> Ended:
         """Ask whether an earlier attempt had its effect; call only if it surely had none."""
         call = claim.call
-        context = self._invocation.context(call.key, call.idempotency_key, taken_over=True)
+        context = self._invocation.context(call, taken_over=True)
         end = await self._invocation.look_up(context, call.args)
         if end.stopped_by == "caller":
-            return await self._outcomes.stopped(call, over=False)
+            return await self._row(call).write(Stopped(over=False))
         if not isinstance(end.how, Returned):
             failure = failure_of(self._call, end)
             delay = delay_after(self._call, failure, failed=activity.info().attempt)
@@ -165,7 +159,7 @@ class ActionAttempt:
         if end.how.value is NEVER_HAPPENED:
             return await self._not_found(claim)
         self._call.log.info("ledger.action_found", action_key=call.key)
-        return await self._outcomes.record(call, self._call.guarded.encode(end.how.value))
+        return await self._row(call).record(self._call.guarded.encode(end.how.value))
 
     async def _not_found(self, claim: LookUp) -> Ended:
         """Call what never happened; look up again where an attempt may still be on its way."""
@@ -179,7 +173,7 @@ class ActionAttempt:
         if self._request.lookup_only or call.failures >= self._call.tries:
             text = f"tried {call.failures} times, and it never happened, as was asked"
             never = Outcome.error(kind="NeverHappened", message=text, effect_possible=False)
-            return await self._outcomes.record(call, never)
+            return await self._row(call).record(never)
         self._call.log.info("ledger.action_never_happened", action_key=call.key)
         return await self._make(await self._claims.send_after_lookup(call), called_before=True)
 
@@ -189,7 +183,7 @@ class ActionAttempt:
         if failure.kind is not FailureKind.OTHER and time_for(self._call, delay):
             raise again(failure.type, failure.text, delay=delay)
         reason = f"asked what became of it: {failure.text}"
-        return await self._outcomes.park(call, reason, over=False)
+        return await self._row(call).park(Unknown(reason, over=False))
 
     # --- the reply --------------------------------------------------------------------------
 
@@ -209,7 +203,7 @@ class ActionAttempt:
                 return self._reply_done(ended) if known else self._replies.unknown(ended)
 
     def _reply_done(self, action: Action) -> Any:
-        count("commitline_replays", action.tool)
+        self._call.count("commitline_replays")
         self._call.log.info(
             "ledger.action_replayed", action_key=action.key, duplicate_of=action.duplicate_of
         )

@@ -14,6 +14,7 @@ from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED, again
 from ..runner.clock import now
 from .guarded import Guarded
+from .metrics import count
 
 log = structlog.get_logger("commitline")
 
@@ -65,6 +66,10 @@ class GuardedCall:
         """Whether the run was cancelled; otherwise the worker is shutting down."""
         details = activity.cancellation_details()
         return details is not None and details.cancel_requested
+
+    def count(self, name: str) -> None:
+        """Count an event of the call in the worker's metrics."""
+        count(name, self.guarded.name)
 
     def not_started(self, reason: str) -> ApplicationError:
         """Return the failure of a call that could not be dispatched.

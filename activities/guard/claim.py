@@ -37,7 +37,6 @@ from ..runner.bounded_call import despite_cancellation
 from ..runner.clock import now
 from .call import GuardedCall
 from .ledger_write import UNAVAILABLE_SECONDS
-from .metrics import count
 
 LEASE_GRACE: Final = timedelta(seconds=30)
 """How far a lease lies beyond the attempt's deadline: for clocks, and for a slow record."""
@@ -91,7 +90,7 @@ class Claims:
         crash_point("after_claim", tool=self._request.tool)
         call = claim.call if isinstance(claim, LookUp) else claim
         if isinstance(call, Dispatched) and call.taken_over:
-            count("commitline_takeovers", call.tool)
+            self._call.count("commitline_takeovers")
             self._call.log.info("ledger.action_taken_over", action_key=call.key)
         if self._call.spent() > 1.5 * _CLAIM_SECONDS and isinstance(claim, Dispatched):
             await self.hand_back(claim)

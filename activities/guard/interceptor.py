@@ -31,7 +31,6 @@ from .attempt import attempt
 from .call import GuardedCall
 from .guarded import Guarded
 from .heartbeat import Heartbeats, beating
-from .metrics import count
 
 log = structlog.get_logger("commitline")
 
@@ -88,6 +87,6 @@ class _Guard(ActivityInboundInterceptor):
             async with beating(self._heartbeats.again):
                 return await attempt(self._ledger, call, invoke, input.args)
         except PlanDivergence as err:
-            count("commitline_divergences", guarded.name)
+            call.count("commitline_divergences")
             log.error("ledger.plan_diverged", tool=guarded.name, reason=err.message)
             raise

@@ -9,27 +9,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 from ...errors import NodeTimeout, NotAttempted, ToolTimeout
-from ...identity import ActionKey, split_action_key
-from ...ledger import Question
+from ...identity import Position, RunKey, action_key
+from ...ledger import Dispatched, Question, QuestionRequest
 from ..app.contained_error import raise_contained
-from ..app.interrupt import AttemptQuestions
+from ..app.interrupt import AttemptQuestions, is_interrupt
 from ..app.state_copy import current_state
 from ..app.tool_context import ToolContext, current_call
 from ..app.tool_failure import FailureKind, ToolFailure
 from ..runner.bounded_call import Abandoned, CallEnd, OnLate, Raised, call_within, ignore_late_end
 from ..runner.clock import now
 from .call import GuardedCall
-from .metrics import count
-from .question import is_question
 from .request import Prepared
 
 Invoke: TypeAlias = Callable[[Sequence[Any]], Coroutine[Any, Any, Any]]
 """Runs the activity with the given arguments."""
+
+
+@dataclass(frozen=True)
+class NotBegun:
+    """The call was not made: its claim is too old, or its time is up.
+
+    The claim was slow, or this process was frozen since: the row gives this attempt more time than
+    is left, and by now another attempt may have it.
+    """
+
+    late: bool
+    """The claim is too old; otherwise its time is up."""
+
 
 _ends_at: ContextVar[float | None] = ContextVar("commitline_ends_at", default=None)
 
@@ -84,28 +95,41 @@ class Invocation:
         ]
         return min((one - spent for one in given if one is not None), default=None)
 
-    def context(
-        self,
-        key: ActionKey,
-        idempotency_key: str,
-        *,
-        taken_over: bool,
-        asked: Sequence[Question] = (),
-    ) -> ToolContext:
+    def context(self, claim: Dispatched, *, taken_over: bool) -> ToolContext:
         """Return what the tool may know of a call that begins now.
 
         Args:
-            key: The action.
-            idempotency_key: What the downstream system is given.
+            claim: By which it is made.
             taken_over: An earlier attempt may have called already.
+        """
+        return self._context(
+            claim.place, claim.idempotency_key, taken_over=taken_over, asked=claim.asked
+        )
+
+    def read_context(self, asked: Sequence[Question]) -> ToolContext:
+        """Return what a READ may know of its call, which begins now.
+
+        Args:
             asked: The questions of earlier attempts, in order, with their answers.
         """
-        run, position = split_action_key(key)
+        header = self._call.header
+        key = f"read-{header.position}"
+        return self._context((header.run_key, header.position), key, taken_over=False, asked=asked)
+
+    def _context(
+        self,
+        place: tuple[RunKey, Position],
+        idempotency_key: str,
+        *,
+        taken_over: bool,
+        asked: Sequence[Question],
+    ) -> ToolContext:
+        run_key, position = place
         may_ask = self._guarded.questions is not None and self._call.header.purpose == "forward"
         return ToolContext(
             idempotency_key=idempotency_key,
-            action_key=key,
-            run_key=run,
+            action_key=action_key(run_key, position),
+            run_key=run_key,
             position=position,
             tool=self._guarded.name,
             taken_over=taken_over,
@@ -113,6 +137,22 @@ class Invocation:
             undoes=self._prepared.undoes,
             questions=AttemptQuestions(asked) if may_ask else None,
         )
+
+    async def run_claimed(
+        self, claim: Dispatched, context: ToolContext, *, late: bool, on_late: OnLate
+    ) -> CallEnd | NotBegun:
+        """Call by a claim, unless it is too late to begin; never raises.
+
+        Args:
+            claim: By which it is called.
+            context: What the tool may know.
+            late: The claim is older than it may be.
+            on_late: Gets the end of a tool that was abandoned.
+        """
+        left = self.seconds_left(claim.key_life)
+        if late or (left is not None and left <= 0):
+            return NotBegun(late)
+        return await self.run(context, claim.args, key_life=claim.key_life, on_late=on_late)
 
     async def run(
         self,
@@ -156,7 +196,7 @@ class Invocation:
 
     def _count(self, end: CallEnd) -> None:
         if end.stopped_by == "deadline":
-            count("commitline_tool_timeouts", self._guarded.name)
+            self._call.count("commitline_tool_timeouts")
             self._call.log.warning(
                 "tool.timed_out",
                 seconds=self._call.limits.nearest,
@@ -165,8 +205,39 @@ class Invocation:
         elif is_question(end):
             pass  # nothing failed
         elif end.stopped_by is None and isinstance(end.how, Raised):
-            count("commitline_tool_errors", self._guarded.name)
+            self._call.count("commitline_tool_errors")
             self._call.log.info("tool.raised", error=type(end.how.error).__name__)
+
+
+def is_question(end: CallEnd) -> bool:
+    """Whether the call ended with its question. After its deadline it timed out instead."""
+    interrupted = isinstance(end.how, Raised) and is_interrupt(end.how.error)
+    return interrupted and end.stopped_by != "deadline"
+
+
+def question_request(call: GuardedCall, context: ToolContext) -> QuestionRequest:
+    """Return the question that ended a call.
+
+    Args:
+        call: The call.
+        context: What it was made with.
+    """
+    kind = call.guarded.questions
+    assert kind is not None, "only such a call has questions"
+    assert context.questions is not None, "as above"
+    asked = context.questions.open_question
+    assert asked is not None, "it ended the call"
+    own = context.run_key == call.header.run_key
+    return QuestionRequest(
+        run_key=context.run_key,
+        position=context.position,
+        thread_id=(call.header.thread_id if own else None) or context.run_key,
+        tool=call.guarded.name,
+        index=asked.index,
+        message=asked.message,
+        payload=asked.payload,
+        expires_after=kind.expires_after,
+    )
 
 
 def failure_of(call: GuardedCall, end: CallEnd) -> ToolFailure:
@@ -182,7 +253,7 @@ def failure_of(call: GuardedCall, end: CallEnd) -> ToolFailure:
 def _timed_out(call: GuardedCall) -> ToolFailure:
     node, nearest = call.limits.node_seconds, call.limits.nearest
     if node is not None and nearest == node:
-        count("commitline_node_timeouts", call.guarded.name)
+        call.count("commitline_node_timeouts")
         text = f"no answer until the node's time was up [{NodeTimeout.code}]"
         return ToolFailure(FailureKind.OTHER, NodeTimeout.__name__, text)
     error = ToolTimeout(f"no answer within {nearest or 0:g} s")

@@ -1,4 +1,4 @@
-"""A call that stops to put a question to a person.
+"""Writing down the question of a call that stops to put one to a person.
 
 The question is written down and the call's row becomes an intent again, in one transaction. The
 workflow waits for the answer, holding no worker, and then has the call made again.
@@ -12,27 +12,19 @@ from temporalio import activity
 
 from ...crash import crash_point
 from ...ledger import Action, ActionLedger, Dispatched, Question, QuestionRequest
-from ..app.interrupt import is_interrupt
-from ..app.tool_context import ToolContext
-from ..runner.bounded_call import CallEnd, Raised
 from .call import GuardedCall
 from .ledger_write import finish
-
-
-def is_question(end: CallEnd) -> bool:
-    """Whether the call ended with its question. After its deadline it timed out instead."""
-    interrupted = isinstance(end.how, Raised) and is_interrupt(end.how.error)
-    return interrupted and end.stopped_by != "deadline"
 
 
 async def write_question(
     ledger: ActionLedger,
     call: GuardedCall,
-    end: CallEnd,
-    context: ToolContext,
+    request: QuestionRequest,
+    *,
     claim: Dispatched | None,
+    stopped: bool,
 ) -> Question | Action:
-    """Write the question down and make the row an intent again. Safe to repeat.
+    """Write a question down and make the row an intent again. Safe to repeat.
 
     This attempt goes on trying while the ledger is away: no other attempt may take the row for
     lost.
@@ -40,9 +32,9 @@ async def write_question(
     Args:
         ledger: Where it is written.
         call: The call.
-        end: An end that `is_question`.
-        context: What the call was made with.
-        claim: By which it was made; None for a READ, which has no row.
+        request: The question.
+        claim: By which the call was made; None for a READ, which has no row.
+        stopped: The call was cancelled as it put the question.
 
     Returns:
         The question; or the row, where its outcome is known, or it is parked, by now.
@@ -50,7 +42,6 @@ async def write_question(
     Raises:
         asyncio.CancelledError: The run was cancelled. The question stands.
     """
-    request = _request(call, context)
     attempt_at = activity.info().started_time
     # A lost attempt before this one may still send something, until its own time is up.
     over = claim is None or not claim.taken_over
@@ -67,25 +58,6 @@ async def write_question(
         state=question.state,
         expires=question.expires_at,
     )
-    if end.stopped_by == "caller" and call.cancelled_with_its_run:
+    if stopped and call.cancelled_with_its_run:
         raise asyncio.CancelledError
     return question if row is None else row
-
-
-def _request(call: GuardedCall, context: ToolContext) -> QuestionRequest:
-    kind = call.guarded.questions
-    assert kind is not None, "only such a call has questions"
-    assert context.questions is not None, "as above"
-    asked = context.questions.open_question
-    assert asked is not None, "it ended the call"
-    own = context.run_key == call.header.run_key
-    return QuestionRequest(
-        run_key=context.run_key,
-        position=context.position,
-        thread_id=(call.header.thread_id if own else None) or context.run_key,
-        tool=call.guarded.name,
-        index=asked.index,
-        message=asked.message,
-        payload=asked.payload,
-        expires_after=kind.expires_after,
-    )

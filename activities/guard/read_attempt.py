@@ -19,8 +19,8 @@ from ..contract.activity_failure import again
 from ..runner.bounded_call import CallEnd, Raised, Returned
 from .call import GuardedCall
 from .heartbeat import failed_so_far
-from .invocation import Invocation, Invoke, failure_of
-from .question import is_question, write_question
+from .invocation import Invocation, Invoke, failure_of, is_question, question_request
+from .question import write_question
 from .request import Prepared
 from .retry import delay_after, time_for
 
@@ -46,15 +46,16 @@ class ReadAttempt:
     async def run(self) -> Any:
         """Call; return, or raise, what the workflow gets. Safe to repeat."""
         request, guarded = self._request, self._call.guarded
-        context = self._invocation.context(
-            request.key,
-            f"read-{request.position}",
-            taken_over=False,
-            asked=await self._earlier_questions(),
-        )
+        context = self._invocation.read_context(await self._earlier_questions())
         end = await self._invocation.run(context, request.args)
         if is_question(end):
-            question = await write_question(self._ledger, self._call, end, context, None)
+            question = await write_question(
+                self._ledger,
+                self._call,
+                question_request(self._call, context),
+                claim=None,
+                stopped=end.stopped_by == "caller",
+            )
             assert isinstance(question, Question), "it has no row"
             assert guarded.questions is not None, "as for the context"
             return guarded.questions.reply(question)
