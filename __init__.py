@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from .activities.model import Model, ModelRequest, PydanticAIModel, ScriptedModel
     from .client import AgentClient
     from .errors import CommitlineError, NotAttempted, StillInProgress, ToolRefused
-    from .handles.run import PlanHandle, RunHandle, RunStatus
-    from .handles.thread import ThreadHandle, ThreadMessage
+    from .handles.plan import PlanHandle
+    from .handles.run import RunStatus
+    from .handles.thread import RunHandle, ThreadHandle
+    from .handles.thread_message import ThreadMessage
     from .ledger import Action, ActionLedger, Effect, intend
     from .workflows import PlanResult, RunResult
 
@@ -83,18 +85,18 @@ _HOMES = {
     "NeverHappened": ".activities.app",
     "NotAttempted": ".errors",
     "Plan": ".activities.app",
-    "PlanHandle": ".handles.run",
+    "PlanHandle": ".handles.plan",
     "PlanResult": ".workflows",
     "PydanticAIModel": ".activities.model",
     "Reducer": ".activities.app",
-    "RunHandle": ".handles.run",
+    "RunHandle": ".handles.thread",
     "RunResult": ".workflows",
     "RunStatus": ".handles.run",
     "ScriptedModel": ".activities.model",
     "State": ".activities.app",
     "StillInProgress": ".errors",
     "ThreadHandle": ".handles.thread",
-    "ThreadMessage": ".handles.thread",
+    "ThreadMessage": ".handles.thread_message",
     "Tool": ".activities.app",
     "ToolContext": ".activities.app",
     "ToolRefused": ".errors",

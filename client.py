@@ -7,36 +7,25 @@ async with await AgentClient.connect() as client:
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Any, Self
 
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
-from temporalio.common import RawValue, RetryPolicy, WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.client import Client
+from temporalio.common import RetryPolicy
 
 from .activities.app.plan import Plan
 from .activities.contract.deadlines import UNSET, RunLimits
-from .activities.contract.wire import pack
-from .canonical import scrub, storable
+from .canonical import storable
 from .config import Settings, connect_temporal
-from .errors import InvalidRunId, NotAuthorized, RunInputConflict, SettlementRefused, ThreadBusy
-from .handles.run import AnyRun, PlanHandle, RunHandle
-from .handles.temporal_failure import refused
-from .handles.thread import ThreadHandle
+from .errors import InvalidRunId, SettlementRefused
+from .handles.connection import Authorize, Connection
+from .handles.plan import PlanHandle
+from .handles.start import start_on_thread, start_options, start_or_join
+from .handles.thread import RunHandle, ThreadHandle
 from .identity import ActionKey, RunKey, check_run_id, first_execution, thread_workflow
-from .ledger import Action, ActionLedger, Approval, Outcome, Question, Request, ledger_pool
-from .ledger.pool import Pool
-from .workflows import AGENT_RUN, PLAN_RUN, PlanInput, RunInput, RunResult
-from .workflows.run_input import TASK_TIMEOUT
-
-MEMO_INPUT: Final = "commitline_input"
-
-Authorize: TypeAlias = Callable[[str, Approval | Question | Action], bool | Awaitable[bool]]
-"""Says whether a person may decide about a call (`Approval`), answer what it asks (`Question`),
-or settle an unknown one (`Action`)."""
+from .ledger import Action, ActionLedger, Outcome, Request
+from .workflows import PlanInput, RunInput, RunResult
 
 
 class AgentClient:
@@ -53,10 +42,7 @@ class AgentClient:
     def __init__(
         self, temporal: Client, settings: Settings, *, authorize: Authorize | None = None
     ) -> None:
-        self.temporal = temporal
-        self._settings = settings
-        self._authorize = authorize
-        self._pool: Pool | None = None
+        self._connection = Connection(temporal, settings, authorize=authorize)
 
     @classmethod
     async def connect(
@@ -86,9 +72,25 @@ class AgentClient:
 
     async def close(self) -> None:
         """Give the ledger's connections back; runs go on. A second call does nothing."""
-        if self._pool is not None:
-            await self._pool.close()
-            self._pool = None
+        await self._connection.close()
+
+    @property
+    def temporal(self) -> Client:
+        """The Temporal client that it was made with."""
+        return self._connection.temporal
+
+    @property
+    def task_queue(self) -> str:
+        """The queue of the workers that serve its runs."""
+        return self._connection.settings.task_queue
+
+    async def ledger(self) -> ActionLedger:
+        """Return the ledger; connects on first use.
+
+        Raises:
+            ConfigurationError: No database is configured.
+        """
+        return await self._connection.ledger()
 
     async def start(
         self,
@@ -150,10 +152,9 @@ class AgentClient:
             raise InvalidRunId("a run needs either an id, or a thread and perhaps a request_id")
         given = RunInput(agent=agent, prompt=prompt, limits=kept)
         check_run_id(id)
-        options = self.start_options(given, id=id, told=prompt)
-        handle = RunHandle(self, self._workflow(id))
-        await self._start_or_join(handle, options, given.digest, retry_policy)
-        return handle
+        options = start_options(given, id=id, told=prompt, task_queue=self.task_queue)
+        await start_or_join(self._connection, options, given.digest, retry_policy)
+        return self.run(id)
 
     async def start_plan(
         self,
@@ -192,56 +193,19 @@ class AgentClient:
         given = PlanInput(plan.name, plan.stages, RunLimits(**limits.given))
         check_run_id(id)
         names = ", ".join(one.name for stage in plan.stages for one in stage)
-        options = self._options(PLAN_RUN, given, id=id, told=f"{plan.name}: {names}")
-        handle = self.plan(id)
-        await self._start_or_join(handle, options, given.digest)
-        return handle
-
-    async def _start_or_join(
-        self,
-        handle: AnyRun,
-        options: dict[str, Any],
-        digest: str,
-        retry_policy: RetryPolicy | None = None,
-    ) -> None:
-        try:
-            await self.temporal.start_workflow(
-                **options,
-                id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                retry_policy=retry_policy,
-            )
-        except WorkflowAlreadyStartedError:
-            pass  # it has ended: whether it was this very run is seen below
-        except RPCError as err:
-            raise refused(handle.id, err) from err
-        if await _digest_of(await handle.describe()) != digest:
-            raise RunInputConflict(f"the run {handle.id!r} exists and was started with other input")
+        told = f"{plan.name}: {names}"
+        options = start_options(given, id=id, told=told, task_queue=self.task_queue)
+        await start_or_join(self._connection, options, given.digest)
+        return self.plan(id)
 
     async def _start_on_thread(
         self, given: RunInput, request: Request, prompt: str, retry_policy: RetryPolicy | None
     ) -> RunHandle:
         assert given.thread_id is not None, "asked before"
         workflow_id = thread_workflow(given.thread_id)
-        handle = RunHandle(self, self._workflow(workflow_id), request=request)
-        try:
-            started = await self.temporal.start_workflow(
-                **self.start_options(given, id=workflow_id, told=prompt),
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                retry_policy=retry_policy,
-            )
-            return RunHandle(
-                self,
-                self._workflow(workflow_id),
-                request=request,
-                first=started.first_execution_run_id,
-            )
-        except WorkflowAlreadyStartedError as err:
-            if await _digest_of(await handle.describe()) != given.digest:
-                raise ThreadBusy(f"the thread {given.thread_id!r} has a run under way") from err
-        except RPCError as err:
-            raise refused(workflow_id, err) from err
-        return handle
+        options = start_options(given, id=workflow_id, told=prompt, task_queue=self.task_queue)
+        first = await start_on_thread(self._connection, options, given, retry_policy)
+        return RunHandle(self._connection, workflow_id, request=request, first=first)
 
     async def send(
         self, thread: str, text: str, *, agent: str | None = None, request_id: str | None = None
@@ -273,7 +237,7 @@ class AgentClient:
 
     def thread(self, id: str) -> ThreadHandle:
         """Return the handle of a conversation, without asking whether it exists."""
-        return ThreadHandle(self, id)
+        return ThreadHandle(self._connection, id)
 
     def run(self, id: str, *, run_key: RunKey | None = None) -> RunHandle:
         """Return the handle of a run by its workflow id, without asking whether it exists.
@@ -284,16 +248,11 @@ class AgentClient:
                 this one (`Action.run_key`); by default the newest, whenever something is asked.
         """
         first = None if run_key is None else first_execution(run_key)
-        return RunHandle(self, self._workflow(id), first=first)
+        return RunHandle(self._connection, id, first=first)
 
     def plan(self, id: str) -> PlanHandle:
         """Return the handle of a plan's run, without asking whether it exists."""
-        return PlanHandle(self, self._workflow(id))
-
-    @property
-    def task_queue(self) -> str:
-        """The queue of the workers that serve its runs."""
-        return self._settings.task_queue
+        return PlanHandle(self._connection, id)
 
     async def settle(self, key: ActionKey, outcome: Outcome, *, by: str) -> Sequence[Action]:
         """Record a person's word about an unknown action; see `ActionLedger.settle`.
@@ -320,59 +279,6 @@ class AgentClient:
         found = await ledger.get(key)
         if found is None:
             raise SettlementRefused(f"there is no action {key}")
-        by = storable(by)  # who is asked about is who is kept
-        await self.check_authorized(by, found)
+        by = storable(by)  # `authorize` sees the very name that is kept
+        await self._connection.check_authorized(by, found)
         return await ledger.settle(key, outcome, by=by)
-
-    async def check_authorized(self, by: str, what: Approval | Question | Action) -> None:
-        """Raise where a person may not decide, answer or settle.
-
-        Raises:
-            NotAuthorized: The client's ``authorize`` says no.
-        """
-        if self._authorize is None:
-            return
-        allowed = self._authorize(by, what)
-        if inspect.isawaitable(allowed):
-            allowed = await allowed
-        if not allowed:
-            raise NotAuthorized(f"{by!r} may not decide about {what.key}")
-
-    async def ledger(self) -> ActionLedger:
-        """Return the ledger; connects on first use.
-
-        Raises:
-            ConfigurationError: No database is configured.
-        """
-        if self._pool is None:
-            self._pool = ledger_pool(
-                self._settings.require_database(), size=self._settings.pool_size
-            )
-        await self._pool.open()  # nothing, if it is open
-        return ActionLedger(self._pool, statement_seconds=self._settings.statement_seconds)
-
-    def start_options(self, given: RunInput, *, id: str, told: str) -> dict[str, Any]:
-        """Return what every start of a run says to Temporal; for this package's own use."""
-        return self._options(AGENT_RUN, given, id=id, told=f"{given.agent}: {told}")
-
-    def _options(
-        self, workflow: str, given: RunInput | PlanInput, *, id: str, told: str
-    ) -> dict[str, Any]:
-        return {
-            "workflow": workflow,
-            "arg": pack(given),
-            "id": id,
-            "task_queue": self._settings.task_queue,
-            "result_type": RawValue,
-            "task_timeout": TASK_TIMEOUT,
-            "memo": {MEMO_INPUT: given.digest},
-            "static_summary": scrub(told, limit=150),
-        }
-
-    def _workflow(self, id: str) -> WorkflowHandle[Any, Any]:
-        return self.temporal.get_workflow_handle(id, result_type=RawValue)
-
-
-async def _digest_of(described: WorkflowExecutionDescription) -> str | None:
-    """Return what a run was started with, as `RunInput.digest`."""
-    return await described.memo_value(MEMO_INPUT, None, type_hint=str)

@@ -38,14 +38,13 @@ from rich.console import Console
 from rich.table import Table
 from temporalio.client import Client
 
-from commitline import Agent, App, Effect, ScriptedModel, ToolContext, tool
+from commitline import Agent, App, Effect, RunHandle, ScriptedModel, ToolContext, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack
-from commitline.handles.run import RunHandle
 from commitline.ledger import migrate
 from commitline.process import leave
 from commitline.testing.processes import WorkerProcess

@@ -1,127 +1,111 @@
-"""`ThreadHandle`: a conversation, for application code. `AgentClient.thread` makes one.
+"""`RunHandle` and `ThreadHandle`: an agent's run, and the conversation that it writes.
 
-A request goes into Postgres first, under the caller's id, and then to the conversation's run,
-which is started by the same call if none is under way. So however often it is sent, and
-whatever becomes of the run in between, it counts once.
+Each leads to the other, so both are here. `AgentClient` makes them.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, Final, TypeVar
-from uuid import uuid4
+from typing import TypeVar
 
-from temporalio.client import (
-    WithStartWorkflowOperation,
-    WorkflowExecutionStatus,
-    WorkflowUpdateFailedError,
-    WorkflowUpdateRPCTimeoutOrCancelledError,
-)
-from temporalio.common import RawValue, WorkflowIDConflictPolicy
-from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import WorkflowFailureError
+from temporalio.service import RPCError
 
 from ..activities.app.state import State
 from ..activities.app.state_model import read_state
-from ..activities.contract.conversation import Message, RunResult, ToolCall, ToolResult, Usage
-from ..activities.contract.wire import from_text, pack, to_text
-from ..errors import (
-    CommitlineError,
-    ConversationTooLarge,
-    RunFailed,
-    RunNotFound,
-    ThreadBusy,
-    ThreadNotFound,
-)
-from ..identity import RunKey, check_request_id, check_thread_id, thread_workflow
-from ..ledger import Request, Run, StoredMessage, ThreadLedger
-from ..ledger.threads import MessageRole
-from ..workflows.agent_run import MESSAGE
-from ..workflows.run_input import RunInput, Send
+from ..activities.contract.conversation import RunResult
+from ..activities.contract.wire import from_text
+from ..identity import THREAD_PREFIX, parent_of, thread_workflow
+from ..ledger import Request, ThreadLedger
+from .connection import Connection
+from .run import AnyRun
 from .temporal_failure import ended_badly, refused
-
-if TYPE_CHECKING:
-    from ..client import AgentClient
-    from .run import RunHandle
+from .thread_message import ThreadMessage
+from .thread_request import ThreadRequests
 
 S = TypeVar("S", bound=State)
 
-MAX_TEXT: Final = 256 * 1024
-"""Characters of a request. What is larger belongs elsewhere, and its name into the request."""
-_AGAIN_SECONDS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
-"""Before a request is sent again, time after time."""
-_LATER: Final = frozenset(
-    {
-        # The run ended at this very moment.
-        RPCStatusCode.NOT_FOUND,
-        RPCStatusCode.ABORTED,
-        RPCStatusCode.FAILED_PRECONDITION,
-        # Ten senders wait for it already: Temporal admits no more at a time.
-        RPCStatusCode.RESOURCE_EXHAUSTED,
-    }
-)
-_LEFT_UNANSWERED: Final = "AcceptedUpdateCompletedWorkflow"
-"""Temporal's type of the failure of an update whose workflow ended first."""
 
+class RunHandle(AnyRun):
+    """One run of an agent. Made by `AgentClient.start` and `AgentClient.run`.
 
-@dataclass(frozen=True)
-class ThreadMessage:
-    """One message of a conversation, for people and programs."""
+    Args:
+        connection: Of the client that made it.
+        id: The workflow id.
+        request: What the run was started with, on a thread.
+        first: As `AnyRun` takes it.
+    """
 
-    role: MessageRole
-    text: str
-    """What the person or the model said; empty for tool results."""
-    calls: Sequence[ToolCall]
-    """What the model asked for."""
-    results: Sequence[ToolResult]
-    """What it was told about the calls of the message before."""
-    version: int
-    """Of the commit that it came with."""
-    run_key: RunKey
-    """The run that wrote it."""
-    step: int
-    """The run's model turn that it belongs to."""
-    request_id: str | None
-    created_at: datetime
-    usage: Usage
-    """Tokens of the model request that it answers."""
+    def __init__(
+        self,
+        connection: Connection,
+        id: str,
+        *,
+        request: Request | None = None,
+        first: str | None = None,
+    ) -> None:
+        super().__init__(connection, id, first=first)
+        self._request = request
 
-    @classmethod
-    def from_stored(cls, stored: StoredMessage) -> ThreadMessage:
-        """Read a row."""
-        message = from_text(Message, stored.message)
-        answer = message.completion
-        return cls(
-            role=stored.role,
-            text=message.text if answer is None else answer.text,
-            calls=() if answer is None else tuple(answer.calls),
-            results=tuple(message.results),
-            version=stored.version,
-            run_key=stored.run_key,
-            step=stored.step,
-            request_id=stored.request_id,
-            created_at=stored.created_at,
-            usage=Usage() if answer is None else answer.usage,
-        )
+    async def result(self) -> RunResult:
+        """Wait for the run's end and return its answer. Safe to repeat.
+
+        Of a run that was started on a thread it is the answer to what it was started with,
+        whatever else the run was asked meanwhile.
+
+        Raises:
+            RunError: It ended without an answer; by kind and code.
+            LedgerError: It was refused by the ledger (`PlanDivergence`, …).
+            RunNotFound: No run has this id.
+        """
+        try:
+            result = await self._workflow.result(RunResult)
+        except WorkflowFailureError as err:
+            replied = await self._replied()
+            if replied is None:
+                raise ended_badly(self.id, err.cause) from err
+            return replied
+        except RPCError as err:
+            raise refused(self.id, err) from err
+        return await self._replied() or result
+
+    async def _replied(self) -> RunResult | None:
+        """Return the reply to the request that the run was started for, if there is one."""
+        if self._request is None:
+            return None
+        threads = (await self._connection.ledger()).threads
+        found = await threads.request(self._request.thread_id, self._request.request_id)
+        return None if found is None or found.reply is None else from_text(RunResult, found.reply)
+
+    async def thread(self) -> ThreadHandle:
+        """Return the run's conversation.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        run_key = await self._workflow.run_key()
+        if self.id.startswith(THREAD_PREFIX) and parent_of(run_key) is None:
+            return ThreadHandle(self._connection, self.id.removeprefix(THREAD_PREFIX))
+        return ThreadHandle(self._connection, run_key)
 
 
 class ThreadHandle:
-    """One conversation. Made by `AgentClient.thread`, without asking whether it exists."""
+    """One conversation. Made by `AgentClient.thread`, whether or not it exists yet.
 
-    def __init__(self, client: AgentClient, id: str) -> None:
-        self._client = client
+    Args:
+        connection: Of the client that made it.
+        id: The thread's.
+    """
+
+    def __init__(self, connection: Connection, id: str) -> None:
+        self._connection = connection
         self.id = id
         """The thread's id; of a run without a named thread its run key."""
 
     @property
     def run(self) -> RunHandle:
         """The run that answers, or answered last: the workflow ``thread:<id>``."""
-        return self._client.run(thread_workflow(self.id))
+        return RunHandle(self._connection, thread_workflow(self.id))
 
     async def messages(self) -> Sequence[ThreadMessage]:
         """Return the conversation, oldest first. Safe to repeat; it only reads.
@@ -165,21 +149,8 @@ class ThreadHandle:
         self, text: str, *, agent: str | None = None, request_id: str | None = None
     ) -> RunResult:
         """Say something, and wait for the answer. See `AgentClient.send`."""
-        request = await self.receive(text, agent=agent, request_id=request_id)
-        pauses = chain(_AGAIN_SECONDS, repeat(_AGAIN_SECONDS[-1]))
-        while request.reply is None:
-            failure: CommitlineError | None = None
-            try:
-                await self._send(request, text, agent)
-            except CommitlineError as err:
-                failure = err
-            # The ledger has the last word: an answer may be on record that did not get here.
-            request = await self.receive(text, agent=agent, request_id=request.request_id)
-            if request.reply is None and failure is not None:
-                raise failure
-            if request.reply is None:
-                await asyncio.sleep(next(pauses))
-        return from_text(RunResult, request.reply)
+        requests = ThreadRequests(self._connection, self.id)
+        return await requests.send(text, agent=agent, request_id=request_id)
 
     async def receive(self, text: str, *, agent: str | None, request_id: str | None) -> Request:
         """Put a request into the ledger; return it, with its reply if it has one.
@@ -191,77 +162,8 @@ class ThreadHandle:
             ThreadBusy: It is the conversation of a run that is under way.
             As `ThreadLedger.receive`.
         """
-        check_thread_id(self.id)
-        if request_id is not None:
-            check_request_id(request_id)
-        if len(text) > MAX_TEXT:
-            raise ConversationTooLarge(f"the text has {len(text)} characters, over {MAX_TEXT}")
-        ledger = await self._client.ledger()
-        if "/" in self.id:
-            owner = await ledger.get_run(RunKey(self.id))
-            if owner is not None and await self._is_open(owner):
-                raise ThreadBusy(f"the run {owner.workflow_id!r} writes its own conversation")
-        message = to_text(Message.user(text))
-        return await ledger.threads.receive(
-            self.id, str(uuid4()) if request_id is None else request_id, message, agent=agent
-        )
-
-    async def _is_open(self, owner: Run) -> bool:
-        """Whether the run that this is the conversation of may still write it.
-
-        The ledger alone does not say: a run that was terminated could not close itself there.
-        """
-        if owner.state != "running":
-            return False
-        try:
-            described = await self._client.run(owner.workflow_id).describe()
-        except RunNotFound:
-            return False
-        return described.status is WorkflowExecutionStatus.RUNNING
-
-    async def _send(self, request: Request, text: str, agent: str | None) -> None:
-        """Send a request to the run under way, or start one, and wait.
-
-        Whether it is answered then is in the ledger. It is not where that run went away, is
-        full, or is another agent's than was named.
-        """
-        given = RunInput(agent=agent or await self._agent(), thread_id=self.id)
-        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-            **self._client.start_options(given, id=thread_workflow(self.id), told=text),
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-        )
-        try:
-            await self._client.temporal.execute_update_with_start_workflow(
-                MESSAGE,
-                pack(Send(request.request_id, agent)),
-                start_workflow_operation=start,
-                result_type=RawValue,
-            )
-        except WorkflowUpdateFailedError as err:
-            if isinstance(err.cause, ApplicationError) and err.cause.type != _LEFT_UNANSWERED:
-                raise ended_badly(thread_workflow(self.id), err.cause) from err
-            raise RunFailed(f"the run of the thread {self.id!r} ended before it answered") from err
-        except WorkflowUpdateRPCTimeoutOrCancelledError as err:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise asyncio.CancelledError from err  # the SDK makes one error of both
-        except RPCError as err:
-            await _take_error_of(start)
-            if err.status not in _LATER or "namespace" in err.message.lower():
-                raise refused(thread_workflow(self.id), err) from err
-
-    async def _agent(self) -> str:
-        thread = await (await self._threads()).get(self.id)
-        if thread is None:
-            raise ThreadNotFound(f"no thread {self.id!r}")
-        return thread.agent
+        requests = ThreadRequests(self._connection, self.id)
+        return await requests.receive(text, agent=agent, request_id=request_id)
 
     async def _threads(self) -> ThreadLedger:
-        return (await self._client.ledger()).threads
-
-
-async def _take_error_of(start: WithStartWorkflowOperation[Any, Any]) -> None:
-    """Take the same error from the start, which asyncio would complain of if nobody did."""
-    with suppress(Exception):
-        async with asyncio.timeout(0):
-            await start.workflow_handle()
+        return (await self._connection.ledger()).threads

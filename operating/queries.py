@@ -24,8 +24,8 @@ from ..errors import (
     RunNotFound,
     UnrepresentableValue,
 )
-from ..handles.run import RunHandle
-from ..handles.thread import ThreadMessage
+from ..handles.thread import RunHandle
+from ..handles.thread_message import ThreadMessage
 from ..identity import ActionKey, RunKey, action_key_within
 from ..ledger import (
     Action,

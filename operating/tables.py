@@ -21,7 +21,7 @@ from rich.text import Text
 from ..canonical import parse, scrub
 from ..config import DevAddresses
 from ..handles.reset import Reset
-from ..handles.thread import ThreadMessage
+from ..handles.thread_message import ThreadMessage
 from ..identity import started_workflow_of, within_run
 from ..ledger import Action, Approval, Effect, GoneRun, Question, Thread, UndoReport, Waiting
 from ..ledger.threads import NO_STATE

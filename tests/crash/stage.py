@@ -28,12 +28,12 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
+from commitline import RunHandle
 from commitline.activities.contract.conversation import Message, RunResult, ToolResult
 from commitline.activities.contract.wire import from_text
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack
-from commitline.handles.run import RunHandle
 from commitline.identity import thread_workflow
 from commitline.ledger import Action, StoredMessage
 from commitline.testing.processes import ProviderProcess, WorkerProcess

@@ -29,7 +29,9 @@ from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack
 from commitline.errors import CommitlineError, LedgerUnavailable, RunFailed, ThreadNotFound
-from commitline.handles.run import AnyRun, PlanHandle, RunHandle
+from commitline.handles.plan import PlanHandle
+from commitline.handles.run import AnyRun
+from commitline.handles.thread import RunHandle
 from commitline.identity import run_key, thread_workflow
 from commitline.ledger import ActionLedger, Run, StoredMessage, migrate
 from commitline.testing.processes import ProviderProcess

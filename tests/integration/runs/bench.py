@@ -19,6 +19,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHistory
 
+from commitline import RunHandle
 from commitline.activities.app.agent import Agent
 from commitline.activities.app.app import App
 from commitline.activities.app.tool import Tool
@@ -27,7 +28,6 @@ from commitline.activities.contract.wire import from_text
 from commitline.activities.model.scripted_model import Answer, ScriptedModel
 from commitline.client import AgentClient
 from commitline.config import Settings
-from commitline.handles.run import RunHandle
 from commitline.identity import RunKey, run_key, thread_workflow
 from commitline.ledger import Action, ActionLedger, ledger_pool
 from commitline.worker import app_worker

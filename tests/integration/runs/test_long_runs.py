@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from commitline import Agent, App, Effect, Tool, ToolContext, tool
+from commitline import Agent, App, Effect, RunHandle, Tool, ToolContext, tool
 from commitline.activities.contract.approvals import DECIDE
 from commitline.activities.contract.conversation import Completion, Usage
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.errors import RunFailed
-from commitline.handles.run import RunHandle
 from commitline.ledger import ApprovalLedger
 from commitline.workflows.progress import Progress
 

@@ -16,6 +16,7 @@ from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.errors import ReopenRefused
+from commitline.handles.start import start_options
 from commitline.ledger import Outcome
 from commitline.workflows import RunInput
 
@@ -54,8 +55,11 @@ class Till:
 
     async def start(self, client: AgentClient, id: str | None = None, **options: object) -> str:
         """Start a run and wait until it hangs; return its id."""
-        given = client.start_options(
-            RunInput(agent="agent", prompt="go"), id=id or fresh_id(), told="go"
+        given = start_options(
+            RunInput(agent="agent", prompt="go"),
+            id=id or fresh_id(),
+            told="go",
+            task_queue=client.task_queue,
         )
         of_it = f"{given['id']}/"
         before = {key for key in self.hanging if key.startswith(of_it)}

@@ -10,12 +10,11 @@ from collections.abc import Callable
 import pytest
 from temporalio.api.enums.v1 import PendingActivityState
 
-from commitline import Agent, App, Effect, Tool, tool
+from commitline import Agent, App, Effect, RunHandle, Tool, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.errors import ToolNotServed
-from commitline.handles.run import RunHandle
 
 from .bench import Bench, eventually, fresh_id
 from .playing import SOON, Says, Signals, turn_of

@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 from temporalio.common import RetryPolicy
 
-from commitline import Agent, App, Effect, Tool, ToolContext, tool
+from commitline import Agent, App, Effect, RunHandle, ThreadHandle, Tool, ToolContext, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
@@ -26,8 +26,6 @@ from commitline.errors import (
     RunNotFound,
     StaleThread,
 )
-from commitline.handles.run import RunHandle
-from commitline.handles.thread import ThreadHandle
 from commitline.ledger import Action, Outcome
 from commitline.workflows import RunResult
 

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 import pytest
 from structlog.testing import capture_logs
 
-from commitline import Agent, App, Effect, ToolRefused, tool
+from commitline import Agent, App, Effect, RunHandle, ToolRefused, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import ScriptedModel, call, say
-from commitline.handles.run import RunHandle
 from commitline.tests.integration.runs.isolated_tools import Desk, pens_in_a_process
 
 from .bench import Bench, eventually, fresh_id

@@ -17,7 +17,7 @@ from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.errors import ConversationTooLarge, InvalidRunId, RequestConflict, ThreadBusy
-from commitline.handles.thread import MAX_TEXT
+from commitline.handles.thread_request import MAX_TEXT
 from commitline.identity import thread_workflow
 
 from .bench import Bench, eventually, fresh_id, rolled_over

@@ -30,7 +30,6 @@ from commitline.errors import (
     ThreadDeleted,
     ThreadNotFound,
 )
-from commitline.handles.thread import ThreadHandle
 from commitline.identity import thread_workflow
 from commitline.ledger import Outcome
 from commitline.workflows import RunInput
@@ -646,7 +645,7 @@ async def test_of_two_runs_from_one_version_one_commits_and_the_other_is_stale(
 
     app, _ = app_of(answer)
     async with bench.serving(app) as client:
-        handle = ThreadHandle(client, thread)
+        handle = client.thread(thread)
         await handle.receive("slow", agent="agent", request_id="slow")
         other = await _second_run(bench, thread, "slow")
         await seen(slow)

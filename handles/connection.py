@@ -1,0 +1,72 @@
+"""What a client and its handles work with: Temporal, the ledger, the settings, who may decide."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeAlias
+
+from temporalio.client import Client, WorkflowHandle
+from temporalio.common import RawValue
+
+from ..config import Settings
+from ..errors import NotAuthorized
+from ..ledger import Action, ActionLedger, Approval, Question, ledger_pool
+from ..ledger.pool import Pool
+
+Authorize: TypeAlias = Callable[[str, Approval | Question | Action], bool | Awaitable[bool]]
+"""Says whether a person may decide about a call (`Approval`), answer a question (`Question`),
+or settle an unknown action (`Action`)."""
+
+
+class Connection:
+    """The Temporal client and the ledger's pool of one `AgentClient`, for all its handles.
+
+    Args:
+        temporal: A connected client.
+        settings: Where the ledger is, and the task queue.
+        authorize: Who may decide, answer or settle what; None allows everybody.
+    """
+
+    def __init__(
+        self, temporal: Client, settings: Settings, *, authorize: Authorize | None = None
+    ) -> None:
+        self.temporal: Final = temporal
+        self.settings: Final = settings
+        self._authorize = authorize
+        self._pool: Pool | None = None
+
+    async def close(self) -> None:
+        """Give the ledger's connections back. A second call does nothing."""
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+    async def ledger(self) -> ActionLedger:
+        """Return the ledger; connects on first use.
+
+        Raises:
+            ConfigurationError: No database is configured.
+        """
+        if self._pool is None:
+            self._pool = ledger_pool(self.settings.require_database(), size=self.settings.pool_size)
+        await self._pool.open()  # nothing, if it is open
+        return ActionLedger(self._pool, statement_seconds=self.settings.statement_seconds)
+
+    async def check_authorized(self, by: str, what: Approval | Question | Action) -> None:
+        """Raise where a person may not decide, answer or settle.
+
+        Raises:
+            NotAuthorized: The client's ``authorize`` says no.
+        """
+        if self._authorize is None:
+            return
+        allowed = self._authorize(by, what)
+        if inspect.isawaitable(allowed):
+            allowed = await allowed
+        if not allowed:
+            raise NotAuthorized(f"{by!r} may not decide about {what.key}")
+
+    def workflow(self, id: str, *, run_id: str | None = None) -> WorkflowHandle[Any, Any]:
+        """Return the handle of a workflow of ours: its newest execution, or the one named."""
+        return self.temporal.get_workflow_handle(id, run_id=run_id, result_type=RawValue)

@@ -1,0 +1,162 @@
+"""A run's workflow in Temporal: which execution is the run's, and what it says and returns.
+
+Runs may have one workflow id one after the other, as the runs of a conversation do. A handle
+that was made for one run must never act on the next: `RunWorkflow` keeps them apart by the id
+of the first execution, which stays the same over resets, retries and continue-as-new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal, TypeVar
+
+from pydantic import ValidationError
+from temporalio.client import (
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+)
+from temporalio.common import RawValue
+from temporalio.service import RPCError
+
+from ..activities.contract.wire import unpack
+from ..canonical import scrub
+from ..errors import RunFailed
+from ..identity import RunKey, run_key
+from ..workflows.action_headers import MEMO_RUN_KEY
+from ..workflows.progress import Progress
+from .connection import Connection
+from .temporal_failure import refused
+
+T = TypeVar("T")
+
+RunState = Literal[
+    "running",
+    "stopping",
+    "completed",
+    "failed",
+    "canceled",
+    "terminated",
+    "timed_out",
+    "continued_as_new",
+]
+
+_QUERY_SECONDS = 2.0
+"""How long a worker may take to say where a run is. Without one a query waits for its time-out."""
+
+
+class RunWorkflow:
+    """The workflow of one run.
+
+    Args:
+        connection: Where Temporal is.
+        id: The workflow id.
+        first: The id of the run's first execution; None is the newest run that has the
+            workflow id, at each call anew.
+    """
+
+    def __init__(self, connection: Connection, id: str, *, first: str | None = None) -> None:
+        self.id = id
+        self._connection = connection
+        self._newest = connection.workflow(id)
+        self._first = first
+
+    async def describe(self) -> WorkflowExecutionDescription:
+        """Return what Temporal knows of the run now.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        try:
+            described = await self._newest.describe()
+            if self._first is None or self._first == first_of(described):
+                return described
+            # Another run has the id by now.
+            return await self._connection.workflow(self.id, run_id=self._first).describe()
+        except RPCError as err:
+            raise refused(self.id, err) from err
+
+    def only(self, described: WorkflowExecutionDescription) -> RunWorkflow:
+        """Return the workflow of the run that was described, and of no later one of its id."""
+        return RunWorkflow(self._connection, self.id, first=first_of(described))
+
+    async def own(self) -> WorkflowHandle[Any, Any]:
+        """Return the handle of this run's newest execution, whatever run has its id by now."""
+        if self._first is None:
+            return self._newest
+        return self._connection.workflow(self.id, run_id=(await self.describe()).run_id)
+
+    async def run_key(self) -> RunKey:
+        """Return the key under which the ledger has the run.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        return await run_key_of(await self.describe())
+
+    async def cancel(self, reason: str) -> None:
+        """Cancel whichever execution of this run is at work, and no other run of its id."""
+        running = self._connection.temporal.get_workflow_handle(
+            self.id, first_execution_run_id=self._first
+        )
+        await running.cancel(reason=scrub(reason, limit=1_000))
+
+    async def ended_within(self, seconds: float) -> None:
+        """Wait for the end, so long at most; how the run ended, `describe` says."""
+        try:
+            async with asyncio.timeout(seconds):
+                await (await self.own()).result()
+        except (TimeoutError, WorkflowFailureError):
+            pass
+        except RPCError as err:
+            raise refused(self.id, err) from err
+
+    async def result(self, kind: type[T]) -> T:
+        """Wait for the run's end and return its result, which is of this kind.
+
+        Raises:
+            RunFailed: The run returned something else.
+            WorkflowFailureError: It failed.
+            RPCError: As Temporal has it.
+        """
+        raw = await (await self.own()).result()
+        try:
+            return unpack(kind, raw)
+        except ValidationError as err:
+            raise RunFailed(
+                f"the run {self.id!r} returned no {kind.__name__}: an agent's run is had by "
+                "`AgentClient.run`, a plan's by `AgentClient.plan`"
+            ) from err
+
+    async def progress(self) -> Progress | None:
+        """Return where the run is; None while no worker is there to say."""
+        try:
+            async with asyncio.timeout(_QUERY_SECONDS):
+                own = await self.own()
+                return unpack(Progress, await own.query("status", result_type=RawValue))
+        except (TimeoutError, RPCError, WorkflowQueryFailedError):
+            return None
+
+
+async def run_key_of(described: WorkflowExecutionDescription) -> RunKey:
+    """Return the key of a described run: a sub-agent's workflow carries its own in the memo."""
+    below = await described.memo_value(MEMO_RUN_KEY, None, type_hint=str)
+    if below is not None:
+        return RunKey(below)
+    return run_key(described.id, first_of(described))
+
+
+def first_of(described: WorkflowExecutionDescription) -> str:
+    """Return the id of the first execution of a run."""
+    info = described.raw_description.workflow_execution_info
+    return info.first_run_id or described.run_id
+
+
+def state_of(described: WorkflowExecutionDescription) -> RunState:
+    """Return the state of a described run: Temporal's word, or that it is being stopped."""
+    if described.status is None or described.status is WorkflowExecutionStatus.RUNNING:
+        asked = described.raw_description.workflow_extended_info.cancel_requested
+        return "stopping" if asked else "running"
+    return described.status.name.lower()  # type: ignore[return-value]
