@@ -1,4 +1,4 @@
-"""What Temporal's errors mean for whoever started a run or waits for it."""
+"""What Temporal's errors mean to the caller who starts a run, or waits for one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from temporalio.exceptions import TimeoutError as TimedOutError
 from temporalio.service import RPCError, RPCStatusCode
 
 from .. import errors
-from ..activities.contract.undo import UNDONE
+from ..activities.contract.activity_failure import ErrorFields
 from ..canonical import scrub
 from ..errors import CommitlineError, ConfigurationError, RunFailed, RunNotFound
 
@@ -24,26 +24,26 @@ def refused(id: str, error: RPCError) -> CommitlineError:
 
 def ended_badly(id: str, cause: BaseException) -> CommitlineError:
     """Return what the failure of a run, or of a request to it, is for its caller."""
-    if isinstance(cause, ApplicationError):
-        kind = getattr(errors, cause.type or "", None)
-        text = cause.message
-        if isinstance(kind, type) and issubclass(kind, CommitlineError):
-            # The message carries code and remedy already; the class adds its own.
-            made = kind(text.split(f" [{kind.code}]")[0])
-            if UNDONE in cause.details:
-                made.remedy = (
-                    "`commitline undo RUN` tries again what stands."
-                    if "partly compensated" in cause.details
-                    else "What can be undone of it is undone."
-                )
-            return made
-        return RunFailed(f"the run {id!r} failed: {cause.type}: {text}")
-    told = {
-        CancelledError: "was canceled",
-        TerminatedError: "was terminated",
-        TimedOutError: "timed out",
-    }
-    for kind, text in told.items():
-        if isinstance(cause, kind):
-            return RunFailed(f"the run {id!r} {text}")
+    match cause:
+        case ApplicationError():
+            failed = RunFailed(f"the run {id!r} failed: {cause.type}: {cause.message}")
+            return _error_of(cause) or failed
+        case CancelledError():
+            return RunFailed(f"the run {id!r} was canceled")
+        case TerminatedError():
+            return RunFailed(f"the run {id!r} was terminated")
+        case TimedOutError():
+            return RunFailed(f"the run {id!r} timed out")
     return RunFailed(f"the run {id!r} failed: {cause}")
+
+
+def _error_of(failure: ApplicationError) -> CommitlineError | None:
+    """Return the error of ours that a failure carries; None where it is an application's own."""
+    kind = getattr(errors, failure.type or "", None)
+    if not isinstance(kind, type) or not issubclass(kind, CommitlineError):
+        return None
+    fields = ErrorFields.read(failure)
+    error = kind(failure.message if fields is None else fields.message)
+    if fields is not None:
+        error.remedy = fields.remedy  # what was undone of the run may have changed it
+    return error

@@ -31,6 +31,7 @@ from temporalio.worker import (
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.action_header import HEADER, ActionHeader, requested_digest
+    from ..activities.contract.activity_failure import as_failure
     from ..activities.contract.deadlines import CallLimits
     from ..activities.contract.spec import RESERVED_PREFIX
     from ..activities.contract.wire import pack, unpack
@@ -187,4 +188,4 @@ def this_run() -> RunKey:
     try:
         return run_key(info.workflow_id, info.first_execution_run_id)
     except InvalidRunId as err:
-        raise ApplicationError(str(err), type=type(err).__name__, non_retryable=True) from err
+        raise as_failure(err) from err

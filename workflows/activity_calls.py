@@ -17,10 +17,10 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.activity_failure import NOT_STARTED
+    from ..activities.contract.activity_failure import NOT_STARTED, as_failure
     from ..activities.contract.deadlines import CallLimits
     from ..activities.contract.wire import pack
-    from ..canonical import scrub
+    from ..errors import CommitlineError
 
 T = TypeVar("T")
 
@@ -157,8 +157,6 @@ def type_of(error: ActivityError) -> str | None:
     return error.cause.type if isinstance(error.cause, ApplicationError) else None
 
 
-def failure(error: Any, *, limit: int = 500) -> ApplicationError:
+def failure(error: CommitlineError, *, limit: int = 500) -> ApplicationError:
     """Return the failure by which a run ends with one of our errors; final."""
-    return ApplicationError(
-        scrub(str(error), limit=limit), type=type(error).__name__, non_retryable=True
-    )
+    return as_failure(error, final=True, benign=False, limit=limit)

@@ -21,7 +21,7 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.activity_failure import STOPPING
+    from ..activities.contract.activity_failure import ErrorFields
     from ..activities.contract.approvals import DECIDE, Decide
     from ..activities.contract.questions import ANSWER, Answer
     from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
@@ -42,7 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from .progress import Progress
     from .run_failure import run_failure
     from .tool_calls import Calls
-    from .undo import Undo, with_report, without_remedy
+    from .undo import Undo, with_report
 
 T = TypeVar("T")
 
@@ -224,13 +224,17 @@ async def _ended_by(error: BaseException) -> BaseException:
 
 def _is_stopping(error: BaseException) -> bool:
     """Whether an activity found the run stopped; the cancellation is on its way."""
-    cause = error.cause if isinstance(error, ActivityError) else None
-    return isinstance(cause, ApplicationError) and STOPPING in cause.details
+    fields = ErrorFields.read(error.cause) if isinstance(error, ActivityError) else None
+    return fields is not None and fields.stopping
 
 
 def _words(error: BaseException) -> str:
-    cause = error.cause if isinstance(error, ActivityError) else None
-    return scrub(without_remedy(str(cause or error))[0], limit=500)
+    """Say what happened, without the remedy: it says that all of it stands."""
+    cause = (error.cause if isinstance(error, ActivityError) else None) or error
+    fields = ErrorFields.read(cause)
+    if fields is None or not isinstance(cause, ApplicationError):
+        return scrub(str(cause), limit=500)
+    return scrub(f"{cause.type}: {fields.message}", limit=500)
 
 
 def _goes_on_elsewhere(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.activity_failure import passed_on
     from ..errors import ModelUnavailable, NodeTimeout
 
 
@@ -19,4 +20,4 @@ def run_failure(error: ActivityError) -> BaseException:
     if not isinstance(cause, ApplicationError):
         return cause or error
     final = cause.type not in (ModelUnavailable.__name__, NodeTimeout.__name__)
-    return ApplicationError(cause.message, type=cause.type, non_retryable=final)
+    return passed_on(cause, final=final)

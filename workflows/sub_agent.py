@@ -26,6 +26,7 @@ from temporalio.exceptions import (
 from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.activity_failure import passed_on
     from ..activities.contract.conversation import RunResult
     from ..activities.contract.deadlines import UNSET, RunLimits
     from ..activities.contract.reply import Reply
@@ -135,7 +136,7 @@ def _reason(error: ChildWorkflowError) -> str:
     match error.cause:
         case ApplicationError() as cause if cause.type == PlanDivergence.__name__:
             # The plan of this very run, one level down: it fails, and no model is told.
-            raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
+            raise passed_on(cause, final=True) from error
         case ApplicationError() as cause:
             return scrub(f"{cause.type}: {cause.message}", limit=1_000)
         case CancelledError():

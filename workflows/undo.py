@@ -7,19 +7,19 @@ through. So it ends, whatever the tools do, and says what stands.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.activity_failure import ErrorFields
     from ..activities.contract.undo import (
         BEGIN_UNDO,
         FINISH_UNDO,
         PLAN_UNDO,
-        UNDONE,
         BeginUndo,
         FinishUndo,
         PlanUndo,
@@ -35,8 +35,8 @@ with workflow.unsafe.imports_passed_through():
     from .progress import Progress
     from .tool_calls import shown_state, step_reply
 
-_CODE: Final = re.compile(r" \[CL[0-9]{3}\](?!.* \[CL[0-9]{3}\])", re.DOTALL)
-"""The code of an error in its text, before its remedy: the last one."""
+_TRY_AGAIN: Final = "`commitline undo RUN` tries again what stands."
+_ALL_UNDONE: Final = "What can be undone of it is undone."
 _AFRESH_AT_MOST: Final = 60
 """How often a call is started afresh that could not be dispatched. Nothing can stop an undo, so
 nothing may keep it for ever: what could not be begun for half an hour is passed by, and can be
@@ -144,21 +144,15 @@ def with_report(error: BaseException, report: UndoReport | None) -> BaseExceptio
     """Return how a run fails, with what of it was undone, and what stands."""
     if report is None or not isinstance(error, ApplicationError):
         return error
-    what, code = without_remedy(error.message)
-    return ApplicationError(
-        scrub(f"{what}. {in_words(report)}", limit=4_000) + code,
-        *error.details,
-        UNDONE,
-        report.state,
-        type=error.type,
-        non_retryable=True,
-    )
-
-
-def without_remedy(text: str) -> tuple[str, str]:
-    """Return what an error's text says, and its code; its remedy says that all of it stands."""
-    coded = _CODE.search(text)
-    return (text[: coded.start()], coded[0]) if coded else (text, "")
+    fields = ErrorFields.read(error)
+    what = error.message if fields is None else fields.message
+    message = scrub(f"{what}. {in_words(report)}", limit=4_000)
+    if fields is None:
+        return ApplicationError(message, type=error.type, non_retryable=True)
+    # The error's own remedy says that all of it stands.
+    remedy = _TRY_AGAIN if report.state == "partly compensated" else _ALL_UNDONE
+    undone = replace(fields, message=message, remedy=remedy)
+    return undone.as_failure(error.type, non_retryable=True)
 
 
 def in_words(report: UndoReport) -> str:

@@ -1,16 +1,23 @@
-"""How an activity of ours fails: what Temporal is told, and so whether it tries again.
+"""How an activity or a workflow of ours fails, and what Temporal does about it.
 
-    as_failure    an error of ours; final, or tried again, as the error says of itself
+    as_failure    one of our errors; final, or tried again, as the error says of itself
     again         another attempt, after a while, as it is designed
-    not_started   nothing was dispatched: the run starts the call afresh, with a fresh clock
+    not_started   nothing was dispatched: the run starts the call again, with a new clock
 
-`failures` is about the other side: what an exception of a *tool* means.
+Temporal carries an error as a text and a type. `ErrorFields` travel beside them, in the
+failure's details, so that whoever shows the error later takes message, code and remedy from
+there. The text has all three as well: Temporal's UI, and a workflow of another application that
+catches the failure, show the text and nothing else.
+
+`tool_failure` is about the other side: what an exception of a *tool* means.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
@@ -19,33 +26,94 @@ from ...errors import CommitlineError, LedgerUnavailable, RunNotRunning
 
 NOT_STARTED: Final = "NotStarted"
 """The type of the failure of a call that was not dispatched: the run waits, and starts it
-afresh, with a fresh clock."""
-
-STOPPING: Final = "stopping"
-"""In the details of a failure: the run is being stopped, and its cancellation follows."""
+again, with a new clock."""
 
 _BENIGN: Final = ApplicationErrorCategory.BENIGN
 """Of what is tried again by design: the SDK need not log a traceback of it."""
 
 
-def as_failure(error: CommitlineError) -> ApplicationError:
-    """Return the failure that Temporal retries, or does not, as the error says of itself."""
-    details = (STOPPING,) if isinstance(error, RunNotRunning) and error.stopping else ()
-    return ApplicationError(
-        scrub(str(error)),
-        *details,
-        type=type(error).__name__,
-        non_retryable=not error.retryable,
-        next_retry_delay=timedelta(seconds=1) if isinstance(error, LedgerUnavailable) else None,
-        category=_BENIGN if error.retryable else ApplicationErrorCategory.UNSPECIFIED,
+@dataclass(frozen=True)
+class ErrorFields:
+    """What a failure carries of the error that it is."""
+
+    message: str
+    """What happened, without code and remedy."""
+    code: str
+    """As `CommitlineError.code`."""
+    remedy: str
+    """What to do next."""
+    stopping: bool = False
+    """Whether the run is being stopped, and the cancellation of its workflow follows."""
+
+    @classmethod
+    def of(cls, error: CommitlineError, *, limit: int) -> ErrorFields:
+        """Return the fields of an error; ``limit`` caps the message."""
+        stopping = isinstance(error, RunNotRunning) and error.stopping
+        return cls(scrub(error.message, limit=limit), error.code, error.remedy, stopping)
+
+    @classmethod
+    def read(cls, failure: BaseException | None) -> ErrorFields | None:
+        """Return the fields that a failure carries; None where it is no error of ours."""
+        details: Sequence[Any] = failure.details if isinstance(failure, ApplicationError) else ()
+        if not details or not isinstance(details[0], dict):
+            return None
+        try:
+            return cls(**details[0])
+        except TypeError:
+            return None  # of an application's own failure
+
+    @property
+    def text(self) -> str:
+        """The error as people read it."""
+        return f"{self.message} [{self.code}] {self.remedy}"
+
+    def as_failure(self, kind: str | None, **options: Any) -> ApplicationError:
+        """Return a failure that carries the fields; ``options`` are `ApplicationError`'s."""
+        return ApplicationError(self.text, asdict(self), type=kind, **options)
+
+
+def as_failure(
+    error: CommitlineError,
+    *,
+    final: bool | None = None,
+    delay: timedelta | None = None,
+    benign: bool | None = None,
+    limit: int = 500,
+) -> ApplicationError:
+    """Return an error of ours as the failure that Temporal retries, or does not.
+
+    Args:
+        error: What happened.
+        final: Whether Temporal makes no other attempt; by default as the error says of itself.
+        delay: Before the next attempt; by default the retry policy's.
+        benign: Whether the SDK logs no traceback; by default of what is tried again.
+        limit: Characters of the message.
+    """
+    final = not error.retryable if final is None else final
+    benign = not final if benign is None else benign
+    if delay is None and isinstance(error, LedgerUnavailable):
+        delay = timedelta(seconds=1)
+    return ErrorFields.of(error, limit=limit).as_failure(
+        type(error).__name__,
+        non_retryable=final,
+        next_retry_delay=delay,
+        category=_BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED,
     )
 
 
-def again(kind: str, told: str, *, delay: timedelta) -> ApplicationError:
+def passed_on(failure: ApplicationError, *, final: bool) -> ApplicationError:
+    """Return a failure as that of a workflow which ends by it: the same error, by its type."""
+    fields = ErrorFields.read(failure)
+    if fields is None:
+        return ApplicationError(failure.message, type=failure.type, non_retryable=final)
+    return replace(fields, stopping=False).as_failure(failure.type, non_retryable=final)
+
+
+def again(kind: str, text: str, *, delay: timedelta) -> ApplicationError:
     """Return the failure after which Temporal starts another attempt, when ``delay`` is over."""
-    return ApplicationError(told, type=kind, next_retry_delay=delay, category=_BENIGN)
+    return ApplicationError(text, type=kind, next_retry_delay=delay, category=_BENIGN)
 
 
 def not_started(reason: str) -> ApplicationError:
-    """Return the failure by which the workflow of ours starts a call afresh."""
+    """Return the failure by which a workflow of ours starts a call again."""
     return ApplicationError(scrub(reason), type=NOT_STARTED, non_retryable=True, category=_BENIGN)

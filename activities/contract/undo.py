@@ -14,10 +14,6 @@ BEGIN_UNDO: Final = "commitline.begin_undo"
 PLAN_UNDO: Final = "commitline.plan_undo"
 FINISH_UNDO: Final = "commitline.finish_undo"
 
-UNDONE: Final = "undone"
-"""In the details of a failure: what the run did was undone, as far as its message says. Behind
-it stands the state of the report."""
-
 
 @dataclass(frozen=True)
 class BeginUndo:

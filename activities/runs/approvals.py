@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 from temporalio import activity
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError
 
 from ...canonical import parse, scrub
 from ...errors import (
@@ -130,15 +130,8 @@ class ApprovalActivities:
 
 def _refusal(error: ActionError | LedgerError) -> ApplicationError:
     """Return the failure that the person gets; of a refusal the SDK need not log a traceback."""
-    failure = as_failure(error)
-    if isinstance(error, ApprovalRefused | ActionError):
-        return ApplicationError(
-            failure.message,
-            type=failure.type,
-            non_retryable=True,
-            category=ApplicationErrorCategory.BENIGN,
-        )
-    return failure
+    refused = isinstance(error, ApprovalRefused | ActionError)
+    return as_failure(error, benign=True if refused else None)
 
 
 def _edited(tool: Tool, arguments: str) -> str:

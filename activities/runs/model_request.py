@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from ...canonical import parse, scrub
+from ...canonical import parse
 from ...errors import (
     CommitlineError,
     ConfigurationError,
@@ -23,6 +23,7 @@ from ...errors import (
 from ...ledger.codec import error_text
 from ..app.contained_error import raise_contained
 from ..app.output_type import OutputType
+from ..contract.activity_failure import ErrorFields
 from ..contract.conversation import Completion, Message
 from ..contract.spec import AgentSpec
 from ..contract.wire import to_text
@@ -132,9 +133,6 @@ def model_failure(
     if not final and node_seconds is not None and spent + delay.total_seconds() > node_seconds:
         final = True
         told = NodeTimeout(f"no time for another try of the model; the last: {error.message}")
-    return ApplicationError(
-        scrub(f"model request {tries} of {limit}: {told}"),
-        type=type(told).__name__,
-        non_retryable=final,
-        next_retry_delay=delay,
-    )
+    fields = ErrorFields.of(told, limit=450)
+    counted = replace(fields, message=f"model request {tries} of {limit}: {fields.message}")
+    return counted.as_failure(type(told).__name__, non_retryable=final, next_retry_delay=delay)

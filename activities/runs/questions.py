@@ -12,7 +12,6 @@ from typing import Any
 import structlog
 from temporalio import activity
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from ...errors import AnswerRefused, LedgerError
 from ...identity import action_key
@@ -76,12 +75,7 @@ class QuestionActivities:
             answered = await self._questions.answer(key, said.number, said.answer, by=said.by)
         except AnswerRefused as err:
             # The person is told; the SDK need not log a traceback of it.
-            raise ApplicationError(
-                as_failure(err).message,
-                type=type(err).__name__,
-                non_retryable=True,
-                category=ApplicationErrorCategory.BENIGN,
-            ) from err
+            raise as_failure(err, benign=True) from err
         except LedgerError as err:
             raise as_failure(err) from err
         log.info("question.answered", action_key=key, number=said.number, by=answered.answered_by)

@@ -14,13 +14,14 @@ from typing import Any, Final
 import structlog
 from temporalio import activity
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.exceptions import ApplicationError
 
 from ...canonical import scrub
 from ...errors import CommitlineError, ConfigurationError, ToolNotServed
 from ..app.agent import Agent
 from ..app.app import App
 from ..app.tool import Tool
+from ..contract.activity_failure import as_failure
 
 log = structlog.get_logger("commitline")
 
@@ -43,8 +44,8 @@ def served_agent(app: App, name: str) -> Agent:
         lacking = _count()
         if lacking == 1:
             log.warning("run.agent_not_served", agent=name)
-        message = f"{err.message}; give each app a task queue of its own"
-        raise _not_served(err, message, lacking) from err
+        error = ConfigurationError(f"{err.message}; give each app a task queue of its own")
+        raise _not_served(error, lacking) from err
 
 
 def served_tool(app: App, name: str) -> Tool:
@@ -85,7 +86,7 @@ def _tool_not_served(name: str) -> ApplicationError:
     if lacking == 1:
         log.warning("run.tool_not_served", tool=name)
     error = ToolNotServed(f"no worker of this task queue serves {scrub(name, limit=80)!r}")
-    return _not_served(error, error.message, lacking)
+    return _not_served(error, lacking)
 
 
 def _count() -> int:
@@ -99,13 +100,6 @@ def _count() -> int:
     return lacking
 
 
-def _not_served(error: CommitlineError, message: str, lacking: int) -> ApplicationError:
-    final = lacking >= _TRIES
-    return ApplicationError(
-        scrub(f"{message} [{error.code}]"),
-        type=type(error).__name__,
-        non_retryable=final,
-        next_retry_delay=_BETWEEN_THEM,
-        # As designed, and often: the SDK need not log a traceback of each.
-        category=ApplicationErrorCategory.UNSPECIFIED if final else ApplicationErrorCategory.BENIGN,
-    )
+def _not_served(error: CommitlineError, lacking: int) -> ApplicationError:
+    # As designed, and often: the SDK need not log a traceback of each that is not final.
+    return as_failure(error, final=lacking >= _TRIES, delay=_BETWEEN_THEM)

@@ -18,7 +18,6 @@ import structlog
 from temporalio import activity
 from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from ...errors import AgentsTooDeep, LedgerError, RunNotRunning, SubAgentClosed, SubAgentNotEnded
@@ -167,9 +166,4 @@ async def _end(workflow_id: str) -> None:
                 await handle.result()
     except TimeoutError as err:
         error = SubAgentNotEnded(f"{workflow_id} was cancelled and has not ended yet")
-        raise ApplicationError(
-            str(error),
-            type=type(error).__name__,
-            next_retry_delay=timedelta(seconds=1),
-            category=ApplicationErrorCategory.BENIGN,
-        ) from err
+        raise as_failure(error, delay=timedelta(seconds=1)) from err
