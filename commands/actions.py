@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .terminal import AsJson, user
-
-if TYPE_CHECKING:
-    from ..ledger import Action, ActionLedger
+from .terminal import AsJson, user, with_ledger
 
 app = typer.Typer(
     help="List what runs have done, show one action, or settle an unknown one.",
@@ -28,17 +24,17 @@ def list_actions(
     json: AsJson = False,
 ) -> None:
     """List actions: the newest runs first, or what has waited longest for a person."""
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..operating import actions, console
 
-    async def work(ledger: ActionLedger) -> Sequence[Action]:
-        return await operating.find_actions(ledger, run=run, parked=parked, limit=limit)
-
-    found = asyncio.run(operating.with_ledger(work))
+    found = asyncio.run(
+        with_ledger(
+            lambda ledger: actions.find_actions(ledger, run=run, parked=parked, limit=limit)
+        )
+    )
     if json:
-        return printing.data([printing.action_data(one) for one in found])
-    return printing.listing(
-        printing.actions(found),
+        return console.print_data([actions.data(one) for one in found])
+    return console.print_listing(
+        actions.table(found),
         found,
         nothing="Nothing waits for a person." if parked else "No actions yet.",
         then="All about one: commitline actions show RUN:AT",
@@ -52,15 +48,14 @@ def show_action(
 ) -> None:
     """Show everything about one action; of a read, the result that was too large to travel."""
     from ..ledger import Action
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..operating import actions, console
 
-    found = asyncio.run(operating.with_ledger(lambda ledger: operating.find_record(ledger, key)))
+    found = asyncio.run(with_ledger(lambda ledger: actions.find_record(ledger, key)))
     if not isinstance(found, Action):
-        return printing.data(found)
+        return console.print_data(found)
     if json:
-        return printing.data(printing.action_data(found))
-    return printing.OUT.print(printing.action(found))
+        return console.print_data(actions.data(found))
+    return console.OUT.print(actions.details(found))
 
 
 @app.command("settle")
@@ -79,19 +74,17 @@ def settle_action(
     json: AsJson = False,
 ) -> None:
     """Say what became of an unknown action, after a look at the downstream system."""
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..operating import actions, console
 
     if (happened is None) is not did_not_happen:
         raise typer.BadParameter("say either --happened RESULT or --did-not-happen")
 
-    async def work(ledger: ActionLedger) -> Sequence[Action]:
-        return await operating.settle(ledger, key, happened=happened, by=by or user())
-
-    settled = asyncio.run(operating.with_ledger(work))
+    settled = asyncio.run(
+        with_ledger(lambda ledger: actions.settle(ledger, key, happened=happened, by=by or user()))
+    )
     if json:
-        return printing.data([printing.action_data(one) for one in settled])
-    return printing.OUT.print(printing.actions(settled))
+        return console.print_data([actions.data(one) for one in settled])
+    return console.OUT.print(actions.table(settled))
 
 
 @app.command("reopen")
@@ -104,11 +97,10 @@ def reopen_action(
     Under the key that it was sent with; what became of it is asked first, where that can be.
     What must not be sent twice, or belongs to a stopped run, is refused: settle it.
     """
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..operating import actions, console
 
-    found = asyncio.run(operating.with_ledger(lambda ledger: operating.reopen(ledger, key)))
+    found = asyncio.run(with_ledger(lambda ledger: actions.reopen(ledger, key)))
     if json:
-        return printing.data(printing.action_data(found))
+        return console.print_data(actions.data(found))
     print(f"{key}: is tried again")
     return None

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .terminal import AsJson, connect, user
-
-if TYPE_CHECKING:
-    from ..ledger import ActionLedger, Approval, Question
+from .terminal import AsJson, connect, user, with_ledger
 
 Call = Annotated[str, typer.Argument(metavar="RUN:AT", help="The call, as listed.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; kept on the row.")]
@@ -24,17 +20,15 @@ def list_approvals(
     json: AsJson = False,
 ) -> None:
     """List the calls that wait for a person, the longest waiting first."""
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..operating import console, decisions
 
-    async def work(ledger: ActionLedger) -> Sequence[Approval]:
-        return await operating.find_approvals(ledger, run=run, all=all, limit=limit)
-
-    found = asyncio.run(operating.with_ledger(work))
+    found = asyncio.run(
+        with_ledger(lambda ledger: decisions.find_approvals(ledger, run=run, all=all, limit=limit))
+    )
     if json:
-        return printing.data([printing.approval_data(one) for one in found])
-    return printing.listing(
-        printing.approvals(found),
+        return console.print_data([decisions.approval_data(one) for one in found])
+    return console.print_listing(
+        decisions.approvals_table(found),
         found,
         nothing="Nothing waits for a person.",
         then="Decide: commitline approve RUN:AT, or commitline reject RUN:AT --reason WHY",
@@ -69,17 +63,15 @@ def list_questions(
     json: AsJson = False,
 ) -> None:
     """List what calls ask a person midway, the longest waiting first."""
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..operating import console, decisions
 
-    async def work(ledger: ActionLedger) -> Sequence[Question]:
-        return await operating.find_questions(ledger, run=run, all=all, limit=limit)
-
-    found = asyncio.run(operating.with_ledger(work))
+    found = asyncio.run(
+        with_ledger(lambda ledger: decisions.find_questions(ledger, run=run, all=all, limit=limit))
+    )
     if json:
-        return printing.data([printing.question_data(one) for one in found])
-    return printing.listing(
-        printing.questions(found),
+        return console.print_data([decisions.question_data(one) for one in found])
+    return console.print_listing(
+        decisions.questions_table(found),
         found,
         nothing="Nothing waits for an answer.",
         then="Answer: commitline answer RUN:AT/N --value JSON, or plain text",
@@ -94,11 +86,11 @@ def answer(
     by: By = None,
 ) -> None:
     """Answer what a call asks: it is made again, with the answer."""
-    from ..operating.queries import answer as answer_question
+    from ..operating import decisions
 
     async def work() -> None:
         async with await connect() as client:
-            await answer_question(client, question, value, by=by or user())
+            await decisions.answer(client, question, value, by=by or user())
 
     asyncio.run(work())
     print(f"{question}: answered")
@@ -108,7 +100,7 @@ async def _decide(
     call: str, *, approve: bool, by: str | None, reason: str, args: str | None
 ) -> None:
     from ..canonical import parse
-    from ..operating.queries import call_named
+    from ..operating.decisions import call_named
 
     edited = None if args is None else parse(args)
     if edited is not None and not isinstance(edited, dict):

@@ -14,14 +14,14 @@ def doctor(json: AsJson = False) -> None:
 
     Exits 1 when no worker could run here: no usable database, or no usable Temporal.
     """
-    from ..operating import tables as printing
-    from ..operating.doctor import examine, healthy
+    from ..operating import console
+    from ..operating.doctor import examine, healthy, table
 
     checks = asyncio.run(examine())
     if json:
-        printing.data([vars(check) for check in checks])
+        console.print_data([vars(check) for check in checks])
     else:
-        printing.OUT.print(printing.checks(checks))
+        console.OUT.print(table(checks))
     raise typer.Exit(int(not healthy(checks)))
 
 
@@ -30,11 +30,11 @@ def migrate(json: AsJson = False) -> None:
     from .. import ledger
     from ..config import Settings
     from ..ledger.sql import migrations
-    from ..operating import tables as printing
+    from ..operating import console
 
     url = Settings.load().require_database()
     applied = asyncio.run(ledger.migrate(url))
     names = [name for version, name, _ in migrations() if version in applied]
     if json:
-        return printing.data({"applied": names, "schema": migrations()[-1][0]})
+        return console.print_data({"applied": names, "schema": migrations()[-1][0]})
     return print("\n".join(f"applied {name}" for name in names) or "nothing to do: up to date")

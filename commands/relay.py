@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .terminal import AsJson, connect
-
-if TYPE_CHECKING:
-    from ..operating.queries import RelayReport
 
 app = typer.Typer(
     help="Show what the relay has to do, or have it look now.",
@@ -30,34 +27,32 @@ def show_relay(
     The workers keep its schedule: it looks for actions that nobody sees to, and for runs that
     were terminated or timed out.
     """
-    from ..operating import tables as printing
-    from ..operating.queries import relay_report
+    from ..operating import console, relay
 
     if context.invoked_subcommand is not None:
         return None
 
-    async def work() -> RelayReport:
+    async def work() -> relay.RelayReport:
         async with await connect() as client:
-            return await relay_report(client, limit=limit)
+            return await relay.report(client, limit=limit)
 
     found = asyncio.run(work())
     if json:
-        return printing.data(printing.relay_data(found))
-    return printing.relay(found)
+        return console.print_data(relay.data(found))
+    return relay.print_report(found)
 
 
 @app.command("run")
 def run_relay(json: AsJson = False) -> None:
     """Have the relay look now, rather than at its next time."""
-    from ..operating import tables as printing
-    from ..operating.queries import trigger_relay
+    from ..operating import console, relay
 
     async def work() -> str:
         async with await connect() as client:
-            return await trigger_relay(client)
+            return await relay.trigger(client)
 
     schedule = asyncio.run(work())
     if json:
-        return printing.data({"schedule": schedule})
+        return console.print_data({"schedule": schedule})
     print(f"{schedule}: started")
     return None

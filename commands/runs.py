@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .terminal import AsJson, connect, user
-
-if TYPE_CHECKING:
-    from ..handles.reset import Reset
-    from ..handles.run import RunStatus
-    from ..ledger import Action, UndoReport
 
 app = typer.Typer(
     help="List the newest runs, or take one back to an earlier turn.",
@@ -30,20 +25,19 @@ def list_runs(
     json: AsJson = False,
 ) -> None:
     """List the newest runs with their state, or take one back to an earlier turn."""
-    from ..operating import tables as printing
-    from ..operating.queries import newest_runs
+    from ..operating import console, runs
 
     if context.invoked_subcommand is not None:
         return None
 
     async def work() -> list[dict[str, Any]]:
         async with await connect() as client:
-            return await newest_runs(client, limit=limit)
+            return await runs.newest_runs(client, limit=limit)
 
     found = asyncio.run(work())
     if json:
-        return printing.data(found)
-    return printing.listing(printing.runs(found), found, nothing="No runs yet.")
+        return console.print_data(found)
+    return console.print_listing(runs.table(found), found, nothing="No runs yet.")
 
 
 @app.command("reset")
@@ -63,7 +57,9 @@ def reset_run(
     Its plan is replayed: what the model said is read back without asking it, and what is done
     is not done again. With --fork it goes another way instead; what is done stands.
     """
-    from ..operating import tables as printing
+    from ..handles.reset import Reset
+    from ..operating import console
+    from ..operating.reset import print_reset, reset_data
 
     async def work() -> Reset:
         async with await connect() as client:
@@ -73,8 +69,8 @@ def reset_run(
 
     done = asyncio.run(work())
     if json:
-        return printing.data(printing.reset_data(done))
-    return printing.reset(done, fork=fork)
+        return console.print_data(reset_data(done))
+    return print_reset(done, fork=fork)
 
 
 def stop(
@@ -96,16 +92,19 @@ def stop(
     """
     from temporalio.client import WorkflowExecutionStatus
 
+    from ..handles.run import RunStatus
     from ..identity import check_any_workflow_id
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..ledger import Action, UndoReport
+    from ..operating import console, runs
+    from ..operating.actions import print_unknown
+    from ..operating.undo import print_undo_report, undo_data
 
     async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
         async with await connect() as client:
-            handle = await operating.handle_of(client, run)
+            handle = await runs.handle_of(client, run)
             check_any_workflow_id(handle.id)
             ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
-            with printing.ERR.status(f"{run}: stopping"):
+            with console.ERR.status(f"{run}: stopping"):
                 status = await handle.stop(
                     reason=reason or f"by {user()}", compensate=undo, wait_seconds=wait
                 )
@@ -116,16 +115,16 @@ def stop(
     unknown = [one for one in done if one.state == "unknown"]
     if json:
         told = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
-        printing.data(told if report is None else told | {"undo": printing.undo_data(report)})
+        console.print_data(told if report is None else told | {"undo": undo_data(report)})
     elif report is not None and status.state != "stopping":
         print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
-        printing.undo(run, report)
+        print_undo_report(run, report)
     else:
         print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
         if status.state == "stopping":
             print("It starts nothing any more, and ends when a worker is there.", file=sys.stderr)
         for one in unknown:
-            printing.unknown(one)
+            print_unknown(one)
     partly = report is not None and report.state == "partly compensated"
     raise typer.Exit(int(status.state == "stopping" or partly))
 
@@ -145,22 +144,23 @@ def undo_run(
     What is undone already is not undone again, and nothing opens the run any more. Exits 1 if
     something stands that should not, or is unknown.
     """
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..ledger import UndoReport
+    from ..operating import console, runs
+    from ..operating.undo import print_earlier_runs, print_undo_report, undo_data
 
     async def work() -> tuple[UndoReport, Sequence[str]]:
         async with await connect() as client:
-            handle = await operating.handle_of(client, run)
-            others = await operating.earlier_runs(client, run)
+            handle = await runs.handle_of(client, run)
+            others = await runs.earlier_runs(client, run)
             if show:
                 return await handle.undo_report(), others
-            with printing.ERR.status(f"{run}: undoing what it did"):
+            with console.ERR.status(f"{run}: undoing what it did"):
                 return await handle.undo(reason=reason or f"by {user()}"), others
 
     report, others = asyncio.run(work())
     if json:
-        printing.data({"id": run, **printing.undo_data(report)})
+        console.print_data({"id": run, **undo_data(report)})
     else:
-        printing.undo(run, report)
-        printing.earlier(others)
+        print_undo_report(run, report)
+        print_earlier_runs(others)
     raise typer.Exit(int(report.state == "partly compensated"))

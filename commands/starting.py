@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from .terminal import AsJson, connect
-
-if TYPE_CHECKING:
-    from ..testing.demo import Result
 
 
 def demo(
@@ -27,25 +24,25 @@ def demo(
     other than once, if the baseline on plain Temporal did not charge twice, if a plan that
     failed was not undone, or if a call did not wait for the person who has to approve it.
     """
-    from ..operating import tables as printing
-    from ..testing.demo import SCENARIOS, report, run_demo
+    from ..operating import console
+    from ..testing.demo import SCENARIOS, Result, report, run_demo
 
     names = [known.name for known in SCENARIOS]
     if unknown := sorted(set(scenario or []) - set(names)):
         raise typer.BadParameter(f"no scenario {unknown[0]!r}; there are: {', '.join(names)}")
-    console = printing.ERR if json else printing.OUT
+    screen = console.ERR if json else console.OUT
 
     def started() -> None:
-        console.print(report.introduction(len(scenario or names)))
+        screen.print(report.introduction(len(scenario or names)))
 
     def finished(result: Result) -> None:
-        console.print(report.timeline(result))
+        screen.print(report.timeline(result))
 
-    console.print("Starting Temporal and Postgres for the demo …")
+    screen.print("Starting Temporal and Postgres for the demo …")
     results = run_demo(scenario or [], started=started, finished=finished)
-    report.show(console, results)
+    report.show(screen, results)
     if json:
-        printing.data([result.as_json() for result in results])
+        console.print_data([result.as_json() for result in results])
     raise typer.Exit(int(any(result.faults for result in results)))
 
 
@@ -57,17 +54,18 @@ def dev(json: AsJson = False) -> None:
     """
     from ..config import DevAddresses
     from ..devstack.foreground import run_dev_servers
-    from ..operating import tables as printing
+    from ..operating import console
+    from ..operating.dev_servers import print_addresses
 
     def ready(found: DevAddresses) -> None:
         if json:
-            printing.data(vars(found))
+            console.print_data(vars(found))
         else:
-            printing.addresses(found)
+            print_addresses(found)
         sys.stdout.flush()
 
     run_dev_servers(
-        Path.cwd(), doing=lambda what: printing.ERR.print(f"{what} …", style="dim"), ready=ready
+        Path.cwd(), doing=lambda what: console.ERR.print(f"{what} …", style="dim"), ready=ready
     )
 
 
@@ -94,25 +92,27 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Start a run, or join the one that has this id and prompt."""
-    from ..operating import tables as printing
-    from ..operating.queries import follow, look_up, ui_link
+    from ..operating import console
+    from ..operating.actions import print_unknown
+    from ..operating.dev_servers import ui_link
+    from ..operating.runs import follow, look_up
 
     async def work() -> None:
         async with await connect() as client:
             handle = await client.start(agent, prompt, id=id)
             found = await look_up(client, id)
             if link := ui_link(client, found):
-                printing.ERR.print(f"See it at {link}", soft_wrap=True)
+                console.ERR.print(f"See it at {link}", soft_wrap=True)
             shown = {"id": id, "run_id": found.run_id, "ui": link}
             if not wait:
-                return printing.data(shown) if json else print(f"started {id}")
-            result = await follow(handle, printing.ERR)
+                return console.print_data(shown) if json else print(f"started {id}")
+            result = await follow(handle, console.ERR)
             unknown = [one for one in await handle.actions() if one.state == "unknown"]
             if json:
-                return printing.data(shown | vars(result) | {"unknown": len(unknown)})
-            printing.OUT.print(printing.text(result.output), soft_wrap=True)
+                return console.print_data(shown | vars(result) | {"unknown": len(unknown)})
+            console.OUT.print(console.text(result.output), soft_wrap=True)
             for one in unknown:
-                printing.unknown(one)
+                print_unknown(one)
             return None
 
     try:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from .terminal import AsJson, connect
-
-if TYPE_CHECKING:
-    from ..ledger import ActionLedger
-    from ..workflows import RunResult
+from .terminal import AsJson, connect, with_ledger
 
 app = typer.Typer(
     help="Talk to agents in conversations; list, show or delete one.",
@@ -26,14 +22,13 @@ def list_threads(
     limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20, json: AsJson = False
 ) -> None:
     """List the newest conversations."""
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..operating import console, threads
 
-    found = asyncio.run(operating.with_ledger(lambda ledger: ledger.threads.list(limit=limit)))
+    found = asyncio.run(with_ledger(lambda ledger: ledger.threads.list(limit=limit)))
     if json:
-        return printing.data([vars(thread) | {"messages": count} for thread, count in found])
-    return printing.listing(
-        printing.threads(found),
+        return console.print_data([vars(thread) | {"messages": count} for thread, count in found])
+    return console.print_listing(
+        threads.table(found),
         found,
         nothing="No conversations yet.",
         then="What was said: commitline threads show ID",
@@ -46,17 +41,14 @@ def show_thread(
     json: AsJson = False,
 ) -> None:
     """Show what was said in a conversation."""
-    from ..operating import queries as operating
-    from ..operating import tables as printing
+    from ..operating import console, threads
 
-    found, state = asyncio.run(
-        operating.with_ledger(lambda one: operating.conversation(one, thread))
-    )
+    found, state = asyncio.run(with_ledger(lambda one: threads.conversation(one, thread)))
     if json:
-        return printing.data([asdict(one) for one in found])
+        return console.print_data([asdict(one) for one in found])
     for one in found:
-        printing.message(one)
-    return printing.state(state)
+        threads.print_message(one)
+    return threads.print_state(state)
 
 
 @app.command("send")
@@ -72,17 +64,18 @@ def send(
     json: AsJson = False,
 ) -> None:
     """Say something in a conversation, wait for the answer and print it."""
-    from ..operating import tables as printing
+    from ..operating import console
+    from ..workflows import RunResult
 
     async def work() -> RunResult:
         async with await connect() as client:
-            with printing.ERR.status(f"{thread}: waiting for the answer"):
+            with console.ERR.status(f"{thread}: waiting for the answer"):
                 return await client.send(thread, text, agent=agent, request_id=request_id)
 
     result = asyncio.run(work())
     if json:
-        return printing.data(asdict(result))
-    return printing.OUT.print(printing.text(result.output), soft_wrap=True)
+        return console.print_data(asdict(result))
+    return console.OUT.print(console.text(result.output), soft_wrap=True)
 
 
 @app.command("delete")
@@ -91,13 +84,14 @@ def delete_thread(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Delete what was said in a conversation, for good. What was done stays on record."""
-    from ..operating import queries as operating
+    from ..ledger import ActionLedger
+    from ..operating import threads
 
     if not yes:
         typer.confirm(f"Delete the conversation {thread}? It cannot be undone", abort=True)
 
     async def work(ledger: ActionLedger) -> None:
-        await ledger.threads.delete(await operating.thread_id(ledger, thread))
+        await ledger.threads.delete(await threads.thread_id(ledger, thread))
 
-    asyncio.run(operating.with_ledger(work))
+    asyncio.run(with_ledger(work))
     print(f"{thread}: deleted")

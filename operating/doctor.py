@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal
 
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..config import Settings, connect_temporal
 from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
 from ..ledger import check_schema
+from .console import state_text, text
 
 CheckState = Literal["ok", "missing", "wrong"]
 
@@ -55,6 +59,20 @@ async def examine() -> list[Check]:
 def healthy(checks: list[Check]) -> bool:
     """Whether a worker could run here: everything that is needed is there."""
     return all(check.state == "ok" for check in checks if check.needed)
+
+
+def table(found: Iterable[Check]) -> RenderableType:
+    """Return what `commitline doctor` found."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for check in found:
+        lines = [text(check.found)]
+        if check.remedy:
+            lines.append(Text("-> ").append_text(text(check.remedy)))
+        grid.add_row(state_text(check.state), check.name, Group(*lines))
+    return grid
 
 
 def _python() -> Check:

@@ -22,7 +22,7 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
-from commitline.operating import queries as operating
+from commitline.operating import actions as operating
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("support-4821/e1")

@@ -36,7 +36,7 @@ from commitline.errors import (
     ToolNotServed,
 )
 from commitline.ledger import Outcome
-from commitline.operating.queries import newest_runs
+from commitline.operating.runs import newest_runs
 
 from .bench import Bench, eventually, fresh_id
 

@@ -30,7 +30,7 @@ from commitline.errors import (
 )
 from commitline.identity import Position, RunKey, within_run
 from commitline.ledger import Action, ActionLedger, ActionRequest, Attempt, ledger_pool
-from commitline.operating import queries as operating
+from commitline.operating.decisions import call_named
 
 from .bench import Bench, eventually, fresh_id
 from .playing import HANGS, SOON, Signals, seen
@@ -445,9 +445,9 @@ async def test_a_person_decides_about_its_call_by_its_own_id(
             return await (await client.ledger()).approvals.list(None, only_waiting=True)
 
         (waiting,) = await eventually(asked)
-        named, at = await operating.call_named(client, f"{run.id}:0.0/0.0")
+        named, at = await call_named(client, f"{run.id}:0.0/0.0")
         with pytest.raises(RunNotFound):
-            await operating.call_named(client, f"{run.id}:7.0/0.0")
+            await call_named(client, f"{run.id}:7.0/0.0")
         await named.decide(at, approve=True, by="ada")
         ran = await bench.outcome(run)
 

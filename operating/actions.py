@@ -1,0 +1,214 @@
+"""Actions, for an operator: find them, show them, settle an unknown one, have one tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from ..canonical import Json, dumps, parse, scrub
+from ..errors import AmbiguousAction, RunNotFound
+from ..identity import ActionKey, action_key_within, started_workflow_of, within_run
+from ..ledger import Action, ActionLedger, Effect, Outcome
+from .console import ERR, age, as_json, moment, pretty, state_text, table_of, text
+from .run_names import runs_named
+
+_NAMED: Final = 5
+"""How many actions an error names of those that may be meant."""
+
+
+async def find_actions(
+    ledger: ActionLedger, *, run: str | None, parked: bool, limit: int
+) -> Sequence[Action]:
+    """Return actions of one run; else the parked, longest waiting first; else the newest.
+
+    Those of a run's sub-agents are among its own, and by its id those of all runs that had it.
+
+    Raises:
+        RunNotFound: The ledger knows no run of this id.
+    """
+    if run is not None:
+        found: list[Action] = []
+        for one in await runs_named(ledger, run):
+            left = limit - len(found)
+            if left == 0:
+                break
+            found += await ledger.sub_runs.actions(one.run_key, only_parked=parked, limit=left)
+        return found
+    return await ledger.list(only_parked=parked, newest_first=not parked, limit=limit)
+
+
+async def find_action(ledger: ActionLedger, key: str) -> Action:
+    """Return the action of a whole key, or of ``<run id>:<position>``.
+
+    A sub-agent's is at ``2.0/0.1``, say, of the run that was started.
+
+    Raises:
+        RunNotFound: There is none; the message says what was looked for.
+    """
+    found = await find_record(ledger, key)
+    if not isinstance(found, Action):
+        raise RunNotFound(f"{key!r} is a read: the ledger has its result, and no action")
+    return found
+
+
+async def find_record(ledger: ActionLedger, key: str) -> Action | Json:
+    """Return an action; or of a read, which has no row, the large result that was kept (JSON).
+
+    Raises:
+        RunNotFound: There is neither; the message says what was looked for.
+        AmbiguousAction: Several runs have had that id, and more than one of them such a call.
+    """
+    found = await _record(ledger, ActionKey(key))
+    if found is not None:
+        return found
+    run_id, _, at = key.rpartition(":")
+    meant: dict[ActionKey, Action | Json] = {}
+    for run in await runs_named(ledger, run_id or key):
+        one = action_key_within(run.run_key, at)
+        record = await _record(ledger, one)
+        if record is not None:
+            meant[one] = record
+        if len(meant) > _NAMED:
+            break
+    if not meant:
+        raise RunNotFound(f"the ledger has no action {key!r}")
+    if len(meant) > 1:
+        # Whichever were taken, it might be the other one that somebody settles, for good.
+        named = [*meant][:_NAMED]
+        more = ", or another" if len(meant) > _NAMED else ""
+        raise AmbiguousAction(f"{key!r} may be {', '.join(named)}{more}")
+    return next(iter(meant.values()))
+
+
+async def _record(ledger: ActionLedger, key: ActionKey) -> Action | Json | None:
+    found = await ledger.get(key)
+    if found is not None:
+        return found
+    value = await ledger.get_value(key)
+    return None if value is None else parse(value)
+
+
+async def settle(
+    ledger: ActionLedger, key: str, *, happened: str | None, by: str
+) -> Sequence[Action]:
+    """Record an operator's word about an unknown action; see `ActionLedger.settle`.
+
+    Args:
+        ledger: The ledger.
+        key: As `find_action` takes it.
+        happened: What it returned, as JSON or plain text; None says that it did not happen.
+        by: Who says so.
+
+    Raises:
+        SettlementRefused: It may not be settled, or not now.
+    """
+    found = await find_action(ledger, key)
+    if happened is None:
+        outcome = Outcome.error(
+            kind="DidNotHappen",
+            message=f"{by} looked at the downstream system: it did not happen",
+            effect_possible=False,
+        )
+    else:
+        outcome = Outcome.ok(dumps(as_json(happened)))
+    return await ledger.settle(found.key, outcome, by=by)
+
+
+async def reopen(ledger: ActionLedger, key: str) -> Action:
+    """Have an action tried again that waits for a person; see `RelayLedger.reopen`.
+
+    Raises:
+        ReopenRefused: It cannot be; the message says why.
+    """
+    found = await find_action(ledger, key)
+    return await ledger.relay.reopen(found.key)
+
+
+def table(found: Sequence[Action]) -> RenderableType:
+    """Return a table of actions; `details` has everything about one."""
+    table = table_of(("run", {"overflow": "fold"}), "at", "tool", "state", "age")
+    for one in found:
+        table.add_row(
+            text(started_workflow_of(one.run_key)),
+            text(within_run(one.run_key, one.position), limit=40),
+            text(one.tool, limit=32),
+            state_text(one.state if one.undone_by is None else "undone"),
+            age(one.now - one.created_at),
+        )
+    return table
+
+
+def details(one: Action) -> RenderableType:
+    """Return everything about one action."""
+    facts: dict[str, str | None] = {
+        "action": one.key,
+        "tool": one.tool,
+        "effect": one.effect,
+        "state": one.state,
+        "why unknown": one.parked_reason,
+        "duplicate of": one.duplicate_of,
+        "undoes": one.undoes,
+        "undone by": one.undone_by,
+        # A tool that promises no more than once does not hand a key on.
+        "idempotency key": None if one.effect == Effect.AT_MOST_ONCE else one.idempotency_key,
+        "settle it with": (
+            f"commitline actions settle {one.key} --happened RESULT | --did-not-happen"
+            if one.parked and one.duplicate_of is None
+            else None
+        ),
+        "key remembered for": str(one.key_ttl) if one.key_ttl else None,
+        "dispatches": str(one.tries),
+        "failed tries": str(one.failures) if one.failures else None,
+        "intent": moment(one.created_at),
+        "dispatched": moment(one.dispatched_at),
+        "leased until": moment(one.lease_until) if one.leased and not one.done_at else None,
+        "done": moment(one.done_at),
+        "parked": moment(one.parked_at),
+        "settled by": one.decided_by,
+        "in the world": _effect_of_error(one),
+    }
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value is not None:
+            grid.add_row(name, state_text(value) if name == "state" else text(value))
+    grid.add_row("arguments", pretty(one.args))
+    if one.result is not None:
+        grid.add_row("result", pretty(one.result))
+    return grid
+
+
+def _effect_of_error(one: Action) -> str | None:
+    if one.state != "error":
+        return None
+    if one.effect_possible:
+        return "it happened"
+    if one.duplicate_of is not None:
+        return f"nothing by this call; {one.duplicate_of} holds the key"
+    return "nothing happened" + ("; its key is free again" if one.domain_key else "")
+
+
+def data(one: Action) -> dict[str, Any]:
+    """Return an action as plain data: arguments and result as JSON, not as text."""
+    return {
+        **asdict(one),
+        "args": parse(one.args),
+        "result": None if one.result is None else parse(one.result),
+        "state": one.state,
+    }
+
+
+def print_unknown(one: Action) -> None:
+    """Say on stderr that nobody knows whether an action happened, and where to look."""
+    run, at = started_workflow_of(one.run_key), within_run(one.run_key, one.position)
+    ERR.print(
+        f"Unknown whether it happened: {scrub(one.tool, limit=64)}. "
+        f"See: commitline actions show {run}:{at}",
+        soft_wrap=True,
+        markup=False,
+    )

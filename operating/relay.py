@@ -1,0 +1,155 @@
+"""The relay, for an operator: what it has to do, when it looks, and having it look now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+from rich.console import RenderableType
+from temporalio.service import RPCError, RPCStatusCode
+
+from ..activities.runs.relay_schedule import schedule_id
+from ..client import AgentClient
+from ..errors import ConfigurationError
+from ..ledger import GoneRun, Waiting
+from .console import ERR, OUT, age, table_of, text
+
+_WHY: Final = {
+    "send": "to be sent",
+    "ask": "its run is gone",
+    "undo": "happened after the undo",
+}
+
+
+@dataclass(frozen=True)
+class RelayReport:
+    """What the relay has to do, and when it looks."""
+
+    schedule: str
+    """The id of its schedule in Temporal."""
+    state: Literal["on", "paused", "missing"]
+    """``missing``: no worker of this task queue has run with a relay yet."""
+    last: datetime | None
+    """When it looked last, if it has."""
+    next: datetime | None
+    """When it looks next."""
+    waiting: Sequence[Waiting]
+    """The actions in its queue, and those that it left to a person."""
+    gone: Sequence[GoneRun]
+    """The runs that ended without closing themselves, with actions that stand or are unknown."""
+
+
+async def report(client: AgentClient, *, limit: int) -> RelayReport:
+    """Return what the relay has to do. Safe to repeat; it only reads."""
+    named = schedule_id(client.task_queue)
+    ledger = await client.ledger()
+    waiting = await ledger.relay.list(limit=limit)
+    gone = await ledger.relay.list_gone(limit=limit)
+    try:
+        described = await client.temporal.get_schedule_handle(named).describe()
+    except RPCError as err:
+        if err.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return RelayReport(named, "missing", None, None, waiting, gone)
+    info = described.info
+    last = max((one.started_at for one in info.recent_actions), default=None)
+    following = min(info.next_action_times, default=None)
+    paused = described.schedule.state.paused
+    return RelayReport(named, "paused" if paused else "on", last, following, waiting, gone)
+
+
+async def trigger(client: AgentClient) -> str:
+    """Have the relay look now; return its schedule's id. Safe to repeat.
+
+    Raises:
+        ConfigurationError: No worker of this task queue has run with a relay yet.
+    """
+    named = schedule_id(client.task_queue)
+    try:
+        await client.temporal.get_schedule_handle(named).trigger()
+    except RPCError as err:
+        if err.status is RPCStatusCode.NOT_FOUND:
+            raise ConfigurationError(
+                f"no schedule {named!r}: a worker makes it, unless COMMITLINE_RELAY_SECONDS is 0"
+            ) from err
+        raise
+    return named
+
+
+def print_report(found: RelayReport) -> None:
+    """Print what the relay has to do, and runs that ended without a word."""
+    now = datetime.now(tz=UTC)
+    told = {
+        "missing": "No relay: a worker makes its schedule, unless COMMITLINE_RELAY_SECONDS is 0.",
+        "paused": f"The schedule {found.schedule} is paused: nothing is looked for.",
+        "on": f"Looks by the schedule {found.schedule}"
+        + (f"; last {age(now - found.last)} ago" if found.last else ""),
+    }[found.state]
+    ERR.print(told, style="dim" if found.state == "on" else "yellow", markup=False)
+    if found.waiting:
+        OUT.print(_queue(found.waiting))
+        _say_what_to_do(found.waiting)
+    if found.gone:
+        OUT.print(_gone(found.gone, now))
+        ERR.print("Take back what they did: commitline undo RUN", style="dim")
+    if not found.waiting and not found.gone:
+        ERR.print("The relay has nothing to do.")
+        ERR.print("What waits for a person: commitline actions list --parked", style="dim")
+
+
+def data(found: RelayReport) -> dict[str, Any]:
+    """Return what `commitline relay` prints, as plain data."""
+    return {
+        **asdict(found),
+        "waiting": [
+            {
+                **asdict(one.queued),
+                "run_key": one.run_key,
+                "position": one.position,
+                "parked_reason": one.parked_reason,
+                "overdue": one.overdue,
+            }
+            for one in found.waiting
+        ],
+    }
+
+
+def _say_what_to_do(waiting: Sequence[Waiting]) -> None:
+    if any(one.overdue for one in waiting):
+        ERR.print("What nobody takes: no worker that runs serves its tool.", style="yellow")
+    if any(one.queued.due_at is None for one in waiting):
+        ERR.print(
+            "What waits for a person: commitline actions show KEY, then reopen or settle",
+            style="dim",
+        )
+
+
+def _queue(waiting: Sequence[Waiting]) -> RenderableType:
+    table = table_of(("action", {"overflow": "fold"}), "tool", "why", "due")
+    for one in waiting:
+        due = one.queued.due_at
+        left = None if due is None else due - one.now
+        when = "waits for a person" if left is None else "now"
+        if left is not None and left > timedelta():
+            when = f"in {age(left)}"
+        if one.overdue:
+            when = "now; nobody takes it"
+        table.add_row(
+            text(one.queued.key), text(one.queued.tool, limit=32), _WHY[one.queued.why], when
+        )
+    return table
+
+
+def _gone(runs: Sequence[GoneRun], now: datetime) -> RenderableType:
+    table = table_of(("run", {"overflow": "fold"}), "ended", "stands", "unknown", "age")
+    for one in runs:
+        table.add_row(
+            text(one.workflow_id),
+            one.gone_as.replace("_", " "),
+            str(one.stands),
+            str(one.unknown),
+            age(now - one.ended_at),
+        )
+    return table

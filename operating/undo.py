@@ -1,0 +1,61 @@
+"""What of a run is undone and what stands, for an operator; and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.text import Text
+
+from ..canonical import parse, scrub
+from ..ledger import UndoReport
+from .console import ERR, OUT, state_text, table_of, text
+
+
+def print_undo_report(run: str, report: UndoReport) -> None:
+    """Print what of a run is undone, and what stands; and in the end what to do about it."""
+    if report.actions:
+        table = table_of("at", "action", "fate", ("why", {"overflow": "fold"}))
+        for one in report.actions:
+            table.add_row(
+                text(one.at, limit=40),
+                text(one.tool, limit=24),
+                state_text(one.fate),
+                text(one.why, limit=300),
+            )
+        OUT.print(table)
+        OUT.print()
+    undone = len(report.actions) - len(report.standing)
+    told = {
+        "nothing to undo": "Nothing of it is to be undone.",
+        "compensated": f"What can be undone of it is undone: {undone}.",
+        "partly compensated": f"Partly undone: {undone} of {len(report.actions)}.",
+    }[report.state]
+    OUT.print(Text(f"{scrub(run, limit=200)}: {told}"), soft_wrap=True)
+    if report.state == "partly compensated":
+        ERR.print(
+            f"Settle what is unknown: commitline actions settle {scrub(run, limit=200)}:AT\n"
+            f"Try again what stands:  commitline undo {scrub(run, limit=200)}",
+            style="dim",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def print_earlier_runs(runs: Sequence[str]) -> None:
+    """Name the runs that had an id before the one that was meant by it."""
+    if runs:
+        named = "\n".join(f"  {scrub(run, limit=300)}" for run in runs[:5])
+        ERR.print(
+            f"That is its newest run. Earlier ones go by their keys:\n{named}",
+            style="dim",
+            markup=False,
+            soft_wrap=True,
+        )
+
+
+def undo_data(report: UndoReport) -> dict[str, Any]:
+    """Return the same as plain data: arguments as JSON, not as text."""
+    actions = [{**asdict(one), "args": parse(one.args)} for one in report.actions]
+    return {"state": report.state, "actions": actions}
