@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
         Unrecorded,
     )
     from ..activities.contract.questions import CHECK_QUESTION, CheckQuestion, QuestionState
-    from ..activities.contract.reply import Asked, Reply
+    from ..activities.contract.reply import CallQuestion, Reply
     from ..activities.contract.sizes import MAX_CONTENT
     from ..activities.contract.spec import ToolSpec
     from ..activities.contract.undo import UndoStep
@@ -161,14 +161,14 @@ class Calls:
                 heartbeat_seconds=self._heartbeat_seconds,
                 summary=shown.summary,
             )
-            if reply.asked is None:
+            if reply.question is None:
                 return reply
-            ended = await self._answered(at, reply.asked, shown, content_share())
+            ended = await self._answered(at, reply.question, shown, content_share())
             if ended is not None:
                 return ended
 
     async def _answered(
-        self, at: Position, asked: Asked, shown: CallProgress, limit: int
+        self, at: Position, asked: CallQuestion, shown: CallProgress, limit: int
     ) -> Reply | None:
         """Wait until a question is answered; no worker is held meanwhile.
 

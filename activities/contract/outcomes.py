@@ -30,7 +30,7 @@ class Unrecorded:
     failures: int | None = None
     """Tries that the tool has failed, where it is unknown how the last one ended."""
     content_limit: int = MAX_CONTENT
-    """Characters of the result that the model is told."""
+    """Characters of the result that the model reads."""
     state_changes: str | None = None
     """JSON text of what it changed in the conversation's state."""
 
@@ -91,4 +91,4 @@ class SettleTimedOut:
 
     key: ActionKey
     content_limit: int = MAX_CONTENT
-    """Characters of a result that the model is told."""
+    """Characters of a result that the model reads."""

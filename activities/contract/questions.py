@@ -21,7 +21,7 @@ class CheckQuestion:
     position: Position
     number: int
     content_limit: int = MAX_CONTENT
-    """Characters of a result that the model is told."""
+    """Characters of a result that the model reads."""
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,13 @@ from .outcomes import Unrecorded
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A question that ended an attempt: the run waits for its answer and calls again."""
+class CallQuestion:
+    """The question that ended an attempt: the run waits for its answer and calls again."""
 
     number: int
+    """Which question of the call it is; the first is 1."""
     message: str
+    """The question in words."""
     wait_seconds: float
     """How long at most; zero where the answer is there."""
 
@@ -24,10 +26,11 @@ class Reply:
     """The answer to one call, as it goes through Temporal to the model."""
 
     status: OutcomeStatus
+    """Whether it happened, did not, or may have."""
     content: Any
     """JSON data."""
     action_key: str | None = None
-    """The row that answers for it, if it has one."""
+    """The row that answers for it; None where it has none."""
     existing: bool = False
     """Another action had done it before; this one did not do it again."""
     effect_possible: bool = True
@@ -37,9 +40,9 @@ class Reply:
     partial: bool = False
     """The result is too large to travel: the content says how it begins."""
     unrecorded: Unrecorded | None = None
-    """How the call ended, where the ledger did not take it: the run records it before it goes
-    on, and tells what *stands*."""
+    """How the call ended, where the ledger did not answer: the run records it before it goes on,
+    and the model reads what *stands*."""
     changes: dict[str, Any] | None = None
-    """What it changed in the state (`state.Changes`); nothing, where it is another's receipt."""
-    asked: Asked | None = None
-    """What the tool asks a person; the call is not over."""
+    """What it changed in the state, as `Changes.to_data` has it; None for a receipt."""
+    question: CallQuestion | None = None
+    """What the call asks a person. The call is not over: it is made again with the answer."""

@@ -19,7 +19,7 @@ from ...ledger.question_rules import Question
 from ...ledger.records import Action, Outcome
 from ..contract.deadlines import wait_seconds
 from ..contract.outcomes import Unrecorded
-from ..contract.reply import Asked, Reply
+from ..contract.reply import CallQuestion, Reply
 from ..contract.sizes import MAX_CONTENT
 from .reply_content import bounded
 from .standing import listed
@@ -38,7 +38,7 @@ def question(asked: Question) -> Reply:
     if asked.state == "expired":
         return done(None, asked.not_executed)  # of a call without a row
     seconds = wait_seconds(asked.seconds_left) if asked.state == "waiting" else 0.0
-    return Reply("unknown", None, asked=Asked(asked.number, asked.message, seconds))
+    return Reply("unknown", None, question=CallQuestion(asked.number, asked.message, seconds))
 
 
 def of_action(action: Action, *, limit: int = MAX_CONTENT) -> Reply:
