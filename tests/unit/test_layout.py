@@ -170,7 +170,8 @@ def test_imports_run_downwards(name: str) -> None:
 
 
 def test_no_module_imports_itself_through_others() -> None:
-    importing = {name: ours(name) for name in MODULES if name not in PACKAGES}
+    # `python worker.py` hands over to the installed module of its own name.
+    importing = {name: ours(name) - {name} for name in MODULES if name not in PACKAGES}
 
     assert circle_in(importing) == []
 
