@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
 from .activities.app.plan import Plan
-from .activities.contract.deadlines import UNSET, RunLimits
+from .activities.contract.deadlines import UNSET, Deadline, RunLimits
 from .canonical import storable
 from .config import Settings, connect_temporal
 from .errors import InvalidRunId, SettlementRefused
@@ -101,11 +101,11 @@ class AgentClient:
         thread: str | None = None,
         request_id: str | None = None,
         retry_policy: RetryPolicy | None = None,
-        tool_timeout: Any = UNSET,
-        node_timeout: Any = UNSET,
-        model_timeout: Any = UNSET,
-        run_deadline: Any = UNSET,
-        tool_timeouts: Mapping[str, Any] | None = None,
+        tool_timeout: Deadline = UNSET,
+        node_timeout: Deadline = UNSET,
+        model_timeout: Deadline = UNSET,
+        run_deadline: Deadline = UNSET,
+        tool_timeouts: Mapping[str, Deadline] | None = None,
     ) -> RunHandle:
         """Start a run, or join the one that has this id and the same input. Safe to repeat.
 
@@ -161,10 +161,10 @@ class AgentClient:
         plan: Plan,
         *,
         id: str,
-        tool_timeout: Any = UNSET,
-        node_timeout: Any = UNSET,
-        run_deadline: Any = UNSET,
-        tool_timeouts: Mapping[str, Any] | None = None,
+        tool_timeout: Deadline = UNSET,
+        node_timeout: Deadline = UNSET,
+        run_deadline: Deadline = UNSET,
+        tool_timeouts: Mapping[str, Deadline] | None = None,
     ) -> PlanHandle:
         """Start a plan, or join the run that has this id and the same plan. Safe to repeat.
 

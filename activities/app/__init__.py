@@ -5,8 +5,9 @@ from .app import App
 from .lookup import NEVER_HAPPENED, NeverHappened
 from .plan import Plan, Step, result_of, step
 from .state import Reducer, State
-from .tool import Tool, tool
+from .tool import Tool
 from .tool_context import ToolContext, UndoneAction
+from .tool_decorator import tool
 
 __all__ = [
     "NEVER_HAPPENED",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...ledger import Effect
-from .tool import tool
+from .tool_decorator import tool
 
 ACTION_STATE: Final = "action_state"
 

@@ -15,7 +15,7 @@ import structlog
 from ...errors import DefinitionError
 from ...ledger.records import Effect
 from ..contract.conversation import ToolDefinition
-from ..contract.deadlines import UNSET, RunLimits, resolve
+from ..contract.deadlines import UNSET, Deadline, RunLimits, resolve
 from ..contract.final_result import FINAL_RESULT
 from ..contract.sizes import MAX_CONTENT
 from ..contract.spec import AgentSpec, ToolSpec
@@ -25,7 +25,8 @@ from .action_state import ACTION_STATE, action_state
 from .output_type import OutputType
 from .state import State
 from .state_model import check_state_model
-from .tool import TOOL_NAME, Tool
+from .tool import Tool
+from .tool_check import TOOL_NAME
 from .tool_spec import tool_spec
 
 log = structlog.get_logger("commitline")
@@ -35,47 +36,45 @@ log = structlog.get_logger("commitline")
 class Agent:
     """A model, its instructions and the tools that it may call.
 
-    Args:
-        name: What `AgentClient.start` asks for; unique in the app.
-        model: ``"openai:gpt-5-mini"`` and the like (extra ``models``), or a `Model`.
-        instructions: The system prompt.
-        tools: Functions under `tool`, and other agents (`as_tool`).
-        output_type: What it answers with, if not text: a pydantic model, a dataclass, or any
-            type that pydantic can check. The model hands it in by a tool of its own
-            (``final_result``), and it is validated before the run ends.
-        unusable_tries: How many turns in a row the model may give nothing usable (calls that
-            were cut off or malformed, an output that does not fit) before the run fails.
-        max_steps: Model turns at most for one request; then the run fails, and what it did
-            is undone where its tools say how, and stands otherwise.
-        model_tries: Requests at most for one completion, over 408, 409, 429, 5xx and
-            connection errors and requests past ``model_timeout``.
-        tool_timeout: Seconds, or a ``timedelta``, for one attempt of a tool that sets none;
-            300 by default. None, zero and less are no limit, here and below.
-        node_timeout: For a model request, and for a tool call, each with its retries; 900.
-        model_timeout: For one model request; 600.
-        run_deadline: For a whole run; none by default.
-        state: What its tools share in a conversation: a `State` whose fields all have
-            defaults. A tool with a parameter of this type gets a copy of its own.
-
     Raises:
         DefinitionError: It cannot work as declared.
     """
 
     name: str
+    """By which `AgentClient.start` starts a run of it; unique in the app."""
     model: str | Model
+    """``"openai:gpt-5-mini"`` and the like (extra ``models``), or a `Model`."""
     instructions: str
+    """The system prompt."""
     tools: Sequence[Tool | AgentTool] = ()
+    """Functions under `tool`, and other agents (`as_tool`)."""
     output_type: Any = None
+    """The type of the answer: a pydantic model, a dataclass, or any type that pydantic can check.
+    The model hands the answer in by a tool of its own (``final_result``), and it is validated
+    before the run ends. None: the answer is text."""
     max_steps: int = 500
+    """Model turns at most for one request. After that the run fails; its actions are undone where
+    a tool undoes them, and stand otherwise."""
     model_tries: int = 5
+    """Model requests at most for one completion. Counted are 408, 409, 429, 5xx, connection errors
+    and requests past ``model_timeout``."""
     unusable_tries: int = 3
-    tool_timeout: Any = UNSET
-    node_timeout: Any = UNSET
-    model_timeout: Any = UNSET
-    run_deadline: Any = UNSET
+    """How many turns in a row the model may give nothing usable (calls that were cut off or
+    malformed, an output that does not fit) before the run fails."""
+    tool_timeout: Deadline = UNSET
+    """Seconds, or a ``timedelta``, for one attempt of a tool that sets none; 300 by default. None,
+    zero and less are no limit, here and below."""
+    node_timeout: Deadline = UNSET
+    """For a model request, and for a tool call, each with its retries; 900 by default."""
+    model_timeout: Deadline = UNSET
+    """For one model request; 600 by default."""
+    run_deadline: Deadline = UNSET
+    """For a whole run; no limit by default."""
     state: type[State] | None = None
+    """What its tools share in a conversation: a `State` whose fields all have defaults. A tool
+    with a parameter of this type gets a copy of its own. None: they share nothing."""
     output: OutputType | None = field(init=False, repr=False, default=None)
-    """How an answer is checked, where the agent has an ``output_type``."""
+    """Checks an answer; None if the agent has no ``output_type``."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
@@ -108,7 +107,7 @@ class Agent:
 
     @property
     def detaches(self) -> bool:
-        """Whether it may go on before what it did is done."""
+        """Whether a run of it may go on before an action of it is done."""
         return any(isinstance(made, Tool) and made.detached for made in self.tools)
 
     def as_tool(
@@ -117,8 +116,8 @@ class Agent:
         """Let another agent's model call this one, in a run of its own, with a prompt.
 
         Args:
-            description: What the other model is told of it: what to ask it for.
-            name: By which it is called; the agent's name by default.
+            description: What the other model reads of it: what it can do.
+            name: By which the other model calls it; None is the agent's name.
             summary: What a call does in business words, with ``{prompt}`` in braces.
 
         Raises:
@@ -136,7 +135,7 @@ class Agent:
 
     @property
     def below(self) -> Sequence[Agent]:
-        """The agents that its tools are."""
+        """The agents among its tools."""
         return [made.agent for made in self.tools if isinstance(made, AgentTool)]
 
     def _check_state(self) -> None:
@@ -162,7 +161,7 @@ class Agent:
 
         Args:
             heartbeat_seconds: The worker's setting.
-            limits: What the run was started with, or the one that called it.
+            limits: The deadlines that the run was started with, or the run that called it.
             result_limit: The worker's setting.
         """
         for tool_name in sorted(set(limits.tool_timeouts) - self.tool_names):
@@ -185,7 +184,7 @@ class Agent:
 
     @property
     def tool_names(self) -> set[str]:
-        """Of its tools, and of those of the agents below it."""
+        """The names of its tools, and of the tools of the agents below it."""
         names = {made.name for made in self.tools}
         return names.union(*(agent.tool_names for agent in self.below))
 
@@ -207,16 +206,21 @@ class Agent:
 
 @dataclass(frozen=True)
 class AgentTool:
-    """An agent under the name by which another agent's model calls it."""
+    """An agent as a tool of another agent; made by `Agent.as_tool`."""
 
     agent: Agent
+    """The agent that carries a call out, in a run of its own."""
     name: str
+    """By which the other agent's model calls it."""
     description: str
+    """What that model reads of it."""
     summary: str | None = None
+    """What a call does in business words, with ``{prompt}`` in braces; None: the Temporal UI shows
+    the name."""
 
     @property
     def definition(self) -> ToolDefinition:
-        """What the model is told."""
+        """What the model reads of it."""
         parameters: dict[str, Any] = {
             "type": "object",
             "properties": {

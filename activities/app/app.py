@@ -19,24 +19,21 @@ Hook: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 class App:
     """Everything that one worker serves.
 
-    Args:
-        agents: Each of a name of its own. The agents that are their tools are served, too.
-        tools: What plans use, besides the agents' tools. Read back, it is every tool that is
-            served: the agents', these, and what undoes them, each once.
-        on_start: Called once before the worker takes anything, on the event loop that async
-            tools run on: open HTTP clients and pools there. What it raises keeps the worker
-            from starting.
-        on_stop: Called there when the worker stops.
-
     Raises:
         DefinitionError: Two agents of one name, or two different tools of one name (an
             activity type is one function), or agents that call each other in a circle.
     """
 
     agents: Sequence[Agent] = ()
+    """Each has a name of its own. The agents among their tools are served too."""
     on_start: Hook | None = None
+    """Called once before the worker takes any work, on the event loop of async tools: open HTTP
+    clients and pools here. If it raises, the worker does not start. None: nothing is called."""
     on_stop: Hook | None = None
+    """Called on the same event loop when the worker stops. None: nothing is called."""
     tools: Sequence[Tool] = ()
+    """The tools of plans. Read back, it is every tool that is served, once: the agents', these,
+    and the tools that undo them."""
     _agents: dict[str, Agent] = field(init=False, repr=False, default_factory=dict)
     _tools: dict[str, Tool] = field(init=False, repr=False, default_factory=dict)
     _models: dict[str, Model] = field(init=False, repr=False, default_factory=dict)
@@ -64,7 +61,7 @@ class App:
             self._index(below, (*above, agent))
 
     def _serve(self, made: Tool) -> None:
-        """Add a tool, and what undoes it."""
+        """Add a tool, and the tool that undoes it."""
         if self._tools.setdefault(made.name, made) is not made:
             raise DefinitionError(f"two different tools are named {made.name!r}")
         if made.compensate is not None:
@@ -72,7 +69,7 @@ class App:
 
     @property
     def served(self) -> Sequence[Agent]:
-        """Every agent, those that are tools of others among them, once."""
+        """Every agent, once: also those that are only tools of others."""
         return tuple(self._agents.values())
 
     def agent(self, name: str) -> Agent:

@@ -1,8 +1,9 @@
-"""Asking a person midway: what `ToolContext.interrupt` does inside a tool.
+"""A question to a person midway: what `ToolContext.interrupt` does inside a tool.
 
-An answer that is there is returned. Without one the attempt has to end: `Interrupted` is raised
-through the tool, which `except Exception` does not catch, and the guard writes the question
-down and hands the call's row back. The call is made again with the answer, from the top.
+If the question has an answer, the answer is returned. If not, the attempt has to end:
+`Interrupted` is raised through the tool, which `except Exception` does not catch. The guard then
+records the question and hands the row of the call back. When a person has answered, the call is
+made again, from the top.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ _MESSAGE: Final = 1_000
 
 
 class Interrupted(BaseException):
-    """Ends an attempt that asks. For the guard alone: let it through.
+    """Ends an attempt that has an open question. Only the guard may catch it.
 
-    No `Exception`, as `asyncio.CancelledError` is none, and for the same reason.
+    It is no `Exception`, for the same reason as `asyncio.CancelledError`: a tool that catches
+    `Exception` must not catch it.
     """
 
 
@@ -34,6 +36,7 @@ class OpenQuestion:
     index: int
     """Which question of the call it is; the first is 0."""
     message: str
+    """The question in words; may be empty."""
     payload: str
     """JSON text."""
 
@@ -42,17 +45,17 @@ class AttemptQuestions:
     """The questions of one attempt at one call.
 
     Args:
-        asked: What earlier attempts have asked, in order, with the answers.
+        earlier: The questions of earlier attempts, in order, with their answers.
     """
 
-    def __init__(self, asked: Sequence[Question] = ()) -> None:
-        self._asked = asked
+    def __init__(self, earlier: Sequence[Question] = ()) -> None:
+        self._earlier = earlier
         self._count = 0
         self.open_question: OpenQuestion | None = None
-        """What ends this attempt. One question at a time: nothing is answered after it."""
+        """The question that ends this attempt. No later one gets an answer in this attempt."""
 
-    def ask(self, payload: Any, message: str) -> Coroutine[Any, Any, Any]:
-        """Return what waits for the answer; questions count in the order of these calls.
+    def answer_to(self, payload: Any, message: str) -> Coroutine[Any, Any, Any]:
+        """Return the coroutine of an answer. Questions are numbered in the order of these calls.
 
         Raises:
             UnrepresentableValue: The payload has no JSON form.
@@ -63,9 +66,9 @@ class AttemptQuestions:
 
     async def _answer(self, open_question: OpenQuestion) -> Any:
         if self.open_question is None:
-            if open_question.index < len(self._asked):
-                found = self._asked[open_question.index]
-                # An answer counts for what its person saw, and for nothing else.
+            if open_question.index < len(self._earlier):
+                found = self._earlier[open_question.index]
+                # An answer counts only for the question that its person saw.
                 if found.answer is not None and found.asks(
                     open_question.message, open_question.payload
                 ):
@@ -74,10 +77,10 @@ class AttemptQuestions:
         raise Interrupted
 
 
-def interrupt_call(
+def ask_question(
     questions: AttemptQuestions | None, payload: Any, message: str
 ) -> Coroutine[Any, Any, Any]:
-    """Ask, where somebody can be asked; see `ToolContext.interrupt`."""
+    """Return the coroutine of an answer; see `ToolContext.interrupt`."""
     if questions is None:
         raise CannotInterrupt(
             "nobody can be asked here: only a tool of an agent's run can ask, not one that is "
@@ -90,11 +93,11 @@ def interrupt_call(
         raise CannotInterrupt(
             "a plain function, or a thread, cannot ask: make the tool `async def`, and await it"
         ) from None
-    return questions.ask(payload, message)
+    return questions.answer_to(payload, message)
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether a tool ended with its question and nothing else; a task group wraps it."""
+    """Whether a tool ended by its question and by nothing else; a task group may wrap it."""
     if isinstance(error, BaseExceptionGroup):
         return all(
             is_interrupt(one) or isinstance(one, asyncio.CancelledError) for one in error.exceptions

@@ -6,8 +6,8 @@
         step(ship, {"reservation": result_of("reserve", "id")}),
     ])
 
-Stages run in order; the steps of one, a list, side by side. What refers to a result travels
-beside the arguments, never in them, so that no argument can be taken for a reference.
+Stages run in order; the steps of one stage, a list, run side by side. A reference to a result
+travels beside the arguments, never in them, so that no argument can be taken for a reference.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .plan_check import check_order, check_structure
 from .tool import Tool
 
 _MAX_PLAN: Final = 512 * 1024
-"""Characters of a plan, as JSON. What is larger belongs elsewhere, and its name into the plan."""
+"""Characters of a plan as JSON. Larger data belongs elsewhere, and its name into the plan."""
 _PLAIN: Final = (bool, int, float, str)
 
 
@@ -49,8 +49,11 @@ class Step:
     """One tool call of a plan; made by `step`."""
 
     tool: Tool | str
+    """The tool that is called, or its name."""
     arguments: Mapping[str, Any]
+    """By parameter; `result_of` anywhere in them stands for an earlier result."""
     name: str
+    """By which other steps, results and errors name it; unique in the plan."""
 
 
 Stage: TypeAlias = Step | Sequence[Step]
@@ -74,7 +77,7 @@ def step(
 
 
 def result_of(step: Step | str, *path: str | int) -> Any:
-    """Stand for the result of an earlier step, or for a part of it, among a step's arguments.
+    """Return what stands for an earlier step's result, or a part of it, among the arguments.
 
     Args:
         step: A step of an earlier stage, or its name.
@@ -85,23 +88,21 @@ def result_of(step: Step | str, *path: str | int) -> Any:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps that are carried out in order, checked before anything is.
-
-    Args:
-        name: For people: in the UI, and by ``commitline runs``.
-        steps: In order. A list among them is a stage: its steps run side by side.
+    """Steps that are carried out in order, checked before any of them is.
 
     Raises:
         PlanInvalid: It cannot work; the message names the step. See `plan_check`.
     """
 
     name: str
+    """For people: the Temporal UI and ``commitline runs`` show it."""
     steps: Sequence[Stage]
+    """In order. A list among them is a stage: its steps run side by side."""
     stages: list[list[PlannedStep]] = field(init=False, repr=False)
-    """As they travel."""
+    """The same steps in the form in which they travel to the run."""
 
     def __post_init__(self) -> None:
-        """Write the steps down, and refuse what cannot work."""
+        """Make the stages, and refuse what cannot work."""
         if not self.name.strip():
             raise PlanInvalid("a plan needs a name")
         given = [[one] if isinstance(one, Step) else list(one) for one in self.steps]
@@ -141,7 +142,7 @@ def _planned(one: Step) -> PlannedStep:
 
 
 def _literal(value: Any, at: Path, references: list[Reference]) -> Json:
-    """Return a value as JSON data; what refers to a result leaves None, and a reference."""
+    """Return a value as JSON data. A `result_of` in it becomes None, and a reference is added."""
     if isinstance(value, ResultOf):
         references.append(Reference(at, value.step, value.path))
         return None

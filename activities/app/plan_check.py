@@ -10,11 +10,11 @@
                                                                before or without what is
                                                                forward-only; reads beside it
 
-The last two are *final*: nothing undoes them. What fails before the first of them is undone;
-after it the plan can only go forward, so nothing may come there that may have to be undone, or
-that may end for good without success: a person's no, a call that is never sent again. Steps
-that run side by side may end in either order, so what holds for one after the other holds for
-both ways round.
+The last two kinds are *final*: nothing undoes them. If a step before the first final one fails,
+the plan is undone. After it the plan can only go forward. So no step may come there that may have
+to be undone, or that may end for good without success: because a person rejects it, or because it
+is never sent again. Steps that run side by side may end in either order, so the rule holds for
+both orders.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from typing import Final
 
 from ...canonical import parse, scrub
 from ...errors import ActionError, PlanInvalid, UnrepresentableValue
-from ...ledger.codec import error_text
 from ...ledger.records import Effect
 from ..contract.plans import PlannedStep
 from .tool import Tool
@@ -34,7 +33,7 @@ _MAX_NAME: Final = 64
 
 
 def check_structure(stages: Sequence[Sequence[PlannedStep]]) -> None:
-    """Refuse a plan whose steps cannot be told apart, or use what is not there yet.
+    """Refuse a plan with two steps of one name, or a step that uses a result before it is there.
 
     Raises:
         PlanInvalid: The message names the step.
@@ -72,11 +71,11 @@ def _check_name(name: str, everything: Sequence[str]) -> None:
 
 
 def check_order(stages: Sequence[Sequence[PlannedStep]], tools: Mapping[str, Tool]) -> None:
-    """Refuse arguments that do not fit, and an order in which a part could neither go on nor back.
+    """Refuse arguments that do not fit, and an order in which a plan could neither go on nor back.
 
     Args:
-        stages: Whose structure holds.
-        tools: All that they name.
+        stages: Stages that `check_structure` let through.
+        tools: By name, all that the steps call.
 
     Raises:
         PlanInvalid: The message names the step.
@@ -101,7 +100,7 @@ def is_final(tool: Tool) -> bool:
 
 
 def _why_not_forward(tool: Tool) -> str:
-    """Say why a plan cannot count on a call to succeed in the end; nothing, if it can."""
+    """Return why a plan cannot count on a call to succeed in the end; empty if it can."""
     if tool.effect is Effect.READ:
         return ""
     if tool.compensate is not None:
@@ -114,7 +113,7 @@ def _why_not_forward(tool: Tool) -> str:
 def _pairs(
     stages: Sequence[Sequence[PlannedStep]], tools: Mapping[str, Tool]
 ) -> Iterator[tuple[PlannedStep, PlannedStep, bool]]:
-    """Yield what may be done when another step ends: the first that is final, and each other."""
+    """Yield pairs of a step that may have ended, another, and whether they are side by side."""
     earlier: list[PlannedStep] = []
     for stage in stages:
         for other in stage:
@@ -149,11 +148,8 @@ def _check_arguments(step: PlannedStep, tool: Tool) -> None:
     if lacking:
         raise PlanInvalid(f"the step {step.name!r}: {tool.name!r} needs {lacking[0]!r}")
     if step.references:
-        return  # they are validated when they are there
+        return  # the results that it needs are not there yet
     try:
         tool.domain_key(tool.effective(given))
     except ActionError as err:
         raise PlanInvalid(f"the step {step.name!r}: {scrub(err.message, limit=500)}") from err
-    except Exception as err:  # a validator of the application may raise anything
-        told = scrub(error_text(err), limit=500)
-        raise PlanInvalid(f"the step {step.name!r}: {tool.name}: {told}") from err

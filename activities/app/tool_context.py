@@ -1,4 +1,4 @@
-"""`ToolContext`: what a tool may know of the call that it carries out."""
+"""`ToolContext`: what a tool may know of the call that it carries out, and how it asks a person."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...identity import ActionKey, Position, RunKey
-from .interrupt import AttemptQuestions, interrupt_call
+from .interrupt import AttemptQuestions, ask_question
 
 
 @dataclass(frozen=True)
@@ -16,13 +16,15 @@ class UndoneAction:
     """The action that a call undoes, as the ledger has it."""
 
     action_key: ActionKey
+    """Its row in the ledger."""
     tool: str
+    """The tool that did it."""
     arguments: dict[str, Any]
-    """As JSON has them."""
+    """Its effective arguments, as JSON has them."""
     result: Any
     """What it returned, as JSON has it; None where that could not be kept."""
     idempotency_key: str | None
-    """What the downstream system was given."""
+    """The key that the downstream system got; None if it got none."""
 
 
 @dataclass(frozen=True)
@@ -30,42 +32,46 @@ class ToolContext:
     """What a tool may know of the call that it carries out."""
 
     idempotency_key: str
-    """Hand it to the downstream system. The same on every attempt of this action."""
+    """Hand it to the downstream system. It is the same on every attempt of this action."""
     action_key: ActionKey
+    """The row of the action in the ledger."""
     run_key: RunKey
+    """The run that the call belongs to."""
     position: Position
+    """The place of the call in its run: ``<step>.<call>``."""
     tool: str
+    """The name of the tool."""
     taken_over: bool
-    """An earlier attempt may have called already, with the same key."""
+    """Whether an earlier attempt may have called already, with the same key."""
     seconds_left: float | None = None
-    """What this attempt had left when the call began: the time-out for a client. None is no
-    limit."""
+    """Seconds that this attempt had left when the call began: the time-out for an HTTP client.
+    None is no limit."""
     undoes: UndoneAction | None = None
-    """What the call undoes, where it undoes another."""
+    """The action that the call undoes; None if it undoes none."""
     questions: AttemptQuestions | None = field(default=None, repr=False, compare=False)
-    """For `interrupt`; None where nobody can be asked."""
+    """For `interrupt` alone; None where no person can be asked."""
 
     def interrupt(self, payload: Any, *, message: str = "") -> Coroutine[Any, Any, Any]:
         """Ask a person, and return the answer: ``answer = await ctx.interrupt({"cents": 900})``.
 
-        Without an answer this attempt of the call ends here. Nothing failed: no try and no
-        time of the call is used up, and no worker is held. Once the answer is there the tool is
-        called again *from the top*, so what stands before this must be safe to repeat. Asked
-        again with the same payload and message, it returns the answer; asked differently, it
-        is another question. Several questions of a call are told apart by their order.
+        If there is no answer yet, this attempt of the call ends here. Nothing failed: no try and
+        no time of the call is used up, and no worker is held. When a person has answered, the
+        tool is called again *from the top*, so the code before this must be safe to repeat. With
+        the same payload and message it then returns the answer; with others it is a new question.
+        Several questions of one call are told apart by their order.
 
         It ends the tool by an exception that is no `Exception`; do not catch it.
 
         Args:
-            payload: JSON data for whoever answers: what is asked, and about what. The answer
-                counts for this payload only, so keep out of it what changes by itself.
+            payload: JSON data for the person who answers: the question, and what it is about. The
+                answer counts for this payload only, so leave out what changes by itself.
             message: The question in words, 1,000 characters at most.
 
         Raises:
             CannotInterrupt: Outside an agent's run, in a plain function, or in another process.
             UnrepresentableValue: The payload has no JSON form.
         """
-        return interrupt_call(self.questions, payload, message)
+        return ask_question(self.questions, payload, message)
 
 
 current_call: ContextVar[ToolContext] = ContextVar("commitline_call")

@@ -14,14 +14,14 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from ...canonical import scrub
-from ...errors import NotAttempted, StillInProgress, ToolRefused, ToolTimeout
+from ...errors import DefinitionError, NotAttempted, StillInProgress, ToolRefused, ToolTimeout
 from ...ledger.codec import error_text
 from ...ledger.records import Outcome
 from ..contract.retry_rules import ERROR_STATUSES, RETRYABLE_STATUSES, requested_delay
 from .contained_error import ContainedError
 
 Exceptions: TypeAlias = tuple[type[BaseException], ...]
-
+"""Classes of exceptions, as ``except`` takes them."""
 
 # Connection errors and time-outs of the clients that people use, by package and class. Their
 # bases are too wide (requests puts every error of its own under OSError).
@@ -97,6 +97,19 @@ class ToolFailure:
     def without_effect(self) -> Outcome:
         """The outcome of a call that ended so and had no effect."""
         return Outcome.error(kind=self.type, message=self.message, effect_possible=False)
+
+
+def exception_classes(whose: str, given: Any) -> Exceptions:
+    """Return exception classes as a tuple, also where one alone is given.
+
+    Raises:
+        DefinitionError: Something among them is no exception class.
+    """
+    classes = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
+    for one in classes:
+        if not (isinstance(one, type) and issubclass(one, BaseException)):
+            raise DefinitionError(f"{whose} names {one!r}, which is no exception class")
+    return classes
 
 
 def classify(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..contract.deadlines import UNSET, RunLimits, resolve
+from ..contract.deadlines import UNSET, Deadline, RunLimits, resolve
 from ..contract.spec import ToolSpec
 from .tool import Tool
 
 
 def tool_spec(
-    made: Tool, limits: RunLimits, tool_timeout: Any = UNSET, node_timeout: Any = UNSET
+    made: Tool, limits: RunLimits, tool_timeout: Deadline = UNSET, node_timeout: Deadline = UNSET
 ) -> ToolSpec:
     """Return what a run that begins now keeps of a tool.
 
     Args:
         made: The tool.
-        limits: What the run was started with.
-        tool_timeout: The agent's setting, where one calls it.
+        limits: The deadlines that the run was started with.
+        tool_timeout: The setting of the agent whose tool it is.
         node_timeout: The same.
     """
     for_it = limits.tool_timeouts.get(made.name, UNSET)

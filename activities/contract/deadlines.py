@@ -6,41 +6,56 @@
     model_timeout  600 s     one model request
     run_deadline   none      the run
 
-The most specific setting wins: the run's for a tool, the tool's, the run's, the agent's, the
-default. None, zero and less mean no limit; what is no number is logged, and the default used.
+The most specific setting wins, in this order: the run's for a tool, the tool's, the run's, the
+agent's, the default. None, zero and less mean no limit. A setting that is no number is logged,
+and the default is used.
 
-They are enforced inside the activity. The server's time-outs lie beyond them as backstops,
-because the SDK starts the next attempt before it cancels the old one. Ours travel beside them:
-the server cuts its own down to what is left of a workflow's time-out. The time that a call has
-had is the server's: a worker's wrong clock does not matter.
+Deadlines are enforced inside the activity. The server's time-outs lie beyond them as backstops,
+because the SDK starts the next attempt before it cancels the old one. Our deadlines travel beside
+the server's time-outs, because the server cuts its own down to what is left of the workflow's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from enum import StrEnum
+from typing import Annotated, Any, Final, TypeAlias
 
 import structlog
-from temporalio import activity
+from pydantic import SkipValidation
 
 log = structlog.get_logger("commitline")
 
 BACKSTOP: Final = timedelta(seconds=30)
-"""How far the server's time-outs lie beyond ours: a slow claim, a slow record, a hand-over."""
+"""How far the server's time-outs lie beyond our deadlines: for a slow claim or a slow record."""
 NO_LIMIT: Final = timedelta(days=3650)
-"""What the server is told where there is no limit; it wants one."""
+"""The server's time-out where there is no limit: the server wants one."""
 
 LONGEST: Final = timedelta(days=3653)
-"""Ten years, of what is set for a tool and becomes a date: past the year 9999 there is none."""
+"""Ten years: the longest duration of a tool that becomes a date. No date is past the year 9999."""
 
 DEFAULTS: Final = {"tool_timeout": 300.0, "node_timeout": 900.0, "model_timeout": 600.0}
 """Seconds."""
 
-UNSET: Final = "unset"
+
+class Unset(StrEnum):
+    """The type of `UNSET`. It travels as the text ``unset``."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = Unset.UNSET
 """Not set here: the next less specific setting decides."""
+
+Deadline: TypeAlias = Annotated[timedelta | float | str | None, SkipValidation]
+"""A deadline as it is set: a ``timedelta``, or seconds, also as text (``"1.5"``). None, zero and
+less are no limit; `UNSET` leaves the decision to the next less specific setting.
+
+Not validated when it is read: a run must not fail because of a setting that is no number.
+"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +63,9 @@ class CallLimits:
     """The deadlines of one call, in seconds; None is no limit."""
 
     attempt_seconds: float | None
+    """For one attempt."""
     node_seconds: float | None
+    """For the call with its retries, from when it was scheduled."""
 
     @property
     def start_to_close(self) -> timedelta:
@@ -62,7 +79,7 @@ class CallLimits:
 
     @property
     def nearest(self) -> float | None:
-        """The one that ends this attempt."""
+        """The nearer of the two, which ends the attempt."""
         given = [one for one in (self.attempt_seconds, self.node_seconds) if one is not None]
         return min(given, default=None)
 
@@ -70,44 +87,39 @@ class CallLimits:
     def before_backstops(
         cls, start_to_close: timedelta | None, schedule_to_close: timedelta | None
     ) -> CallLimits:
-        """Return what the workflow set the server's time-outs from."""
+        """Return the deadlines from which the workflow set the server's time-outs."""
         return cls(_within(start_to_close), _within(schedule_to_close))
-
-    @property
-    def left(self) -> CallLimits:
-        """What the running attempt may take of them."""
-        if self.node_seconds is None:
-            return self
-        info = activity.info()
-        waited = (info.started_time - info.scheduled_time).total_seconds()
-        return replace(self, node_seconds=max(self.node_seconds - waited, 0.0))
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """Deadlines that a run was started with, as they were given; kept with its input."""
+    """The deadlines that a run was started with, as they were given; kept with its input."""
 
-    tool_timeout: Any = UNSET
-    node_timeout: Any = UNSET
-    model_timeout: Any = UNSET
-    run_deadline: Any = UNSET
-    tool_timeouts: Mapping[str, Any] = field(default_factory=dict)
-    """``tool_timeout`` by tool."""
+    tool_timeout: Deadline = UNSET
+    """For one attempt of a tool call."""
+    node_timeout: Deadline = UNSET
+    """For a model request, and for a tool call, each with its retries."""
+    model_timeout: Deadline = UNSET
+    """For one model request."""
+    run_deadline: Deadline = UNSET
+    """For the whole run."""
+    tool_timeouts: Mapping[str, Deadline] = field(default_factory=dict)
+    """``tool_timeout`` by the name of the tool."""
 
     @property
     def given(self) -> dict[str, Any]:
-        """What is set, as plain JSON: a duration as its seconds."""
+        """The settings that are set, as plain JSON: a duration as its seconds."""
         return {
             name: _plain(value) for name, value in vars(self).items() if value not in (UNSET, {})
         }
 
 
-def resolve(name: str, *settings: Any) -> float | None:
-    """Return a deadline in seconds: of the first setting that is set, else the default.
+def resolve(name: str, *settings: Deadline) -> float | None:
+    """Return a deadline in seconds: the first setting that is set, else the default.
 
     Args:
         name: ``tool_timeout``, ``node_timeout``, ``model_timeout`` or ``run_deadline``.
-        settings: From the most specific to the least; `UNSET` where there is none.
+        settings: From the most specific to the least specific.
     """
     for setting in settings:
         if isinstance(setting, str) and setting == UNSET:
@@ -129,7 +141,7 @@ def wait_seconds(seconds_left: float | None) -> float:
     return NO_LIMIT.total_seconds() if seconds_left is None else max(seconds_left, 0.001)
 
 
-def _number(setting: Any) -> float | None:
+def _number(setting: Deadline) -> float | None:
     if setting is None:
         return None
     if isinstance(setting, timedelta):

@@ -34,11 +34,11 @@ from ...errors import (
 from ...idempotency_key import KeyTemplate
 from ...ledger import Action, ActionRequest, Effect, Outcome
 from ...ledger.codec import error_text
-from ..app.tool import exceptions
-from ..app.tool_failure import Exceptions, ToolFailure
+from ..app.tool_failure import Exceptions, ToolFailure, exception_classes
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED
 from ..contract.deadlines import LONGEST, CallLimits
+from ..runner.clock import time_left
 
 OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 """The failure's type when a call may have happened and a person has to settle it."""
@@ -95,8 +95,8 @@ class GuardedActivity:
         self._template = None if idempotency_key is None else KeyTemplate.parse(idempotency_key)
         self._key_ttl = key_ttl
         what = f"the activity {self.name!r}"
-        self._refused_on = exceptions(what, refused_on)
-        self._retry_on = None if retry_on is None else exceptions(what, retry_on)
+        self._refused_on = exception_classes(what, refused_on)
+        self._retry_on = None if retry_on is None else exception_classes(what, retry_on)
         # A READ is retried as the workflow's policy says, and by nothing else.
         self.tries = 1 if effect is Effect.READ else tries
         self.ends_when_cancelled = inspect.iscoroutinefunction(function)  # a thread goes on
@@ -109,7 +109,7 @@ class GuardedActivity:
     def limits(self, header: ActionHeader) -> CallLimits:
         """See `Guarded`: the workflow's own."""
         whole = activity.info().schedule_to_close_timeout
-        return CallLimits(None, whole.total_seconds() if whole else None).left
+        return time_left(CallLimits(None, whole.total_seconds() if whole else None))
 
     def failure(self, error: BaseException) -> ToolFailure:
         """See `Guarded`."""

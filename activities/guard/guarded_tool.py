@@ -28,6 +28,7 @@ from ..contract.outcomes import Unrecorded
 from ..contract.sizes import MAX_CONTENT
 from ..contract.wire import pack, pack_text, raw_text
 from ..replies import call_reply
+from ..runner.clock import time_left
 from ..runner.isolated_process import IsolatedFailure, run_isolated
 from ..runner.tool_runner import ToolRunner
 from .invocation import still_in_time
@@ -56,7 +57,7 @@ class GuardedTool:
 
     def limits(self, header: ActionHeader) -> CallLimits:
         """See `Guarded`: the run fixed them when it started."""
-        return CallLimits(header.attempt_seconds, header.node_seconds).left
+        return time_left(CallLimits(header.attempt_seconds, header.node_seconds))
 
     def failure(self, error: BaseException) -> ToolFailure:
         """See `Guarded`."""
@@ -178,7 +179,7 @@ class _Lookup:
         """See `guarded.Lookup`."""
         tool, lookup = self._tool, self._tool.lookup
         assert lookup is not None, "made for a tool that has one"
-        args = tool.parameters(request_args)
+        args = tool.lookup_arguments(request_args)
         found = await self._runner.run(
             tool.name,
             lambda: lookup(args, context.idempotency_key),

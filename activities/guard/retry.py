@@ -8,6 +8,7 @@ from typing import Final
 from temporalio import activity
 
 from ..app.tool_failure import ToolFailure
+from ..contract.retry_rules import back_off
 from .call import GuardedCall
 
 _FIRST_RETRY: Final = timedelta(seconds=0.5)
@@ -27,7 +28,7 @@ def delay_after(call: GuardedCall, failure: ToolFailure, *, failed: int) -> time
     if failure.retry_after is not None:
         return failure.retry_after
     last = _LAST_RELAYED if call.header.purpose == "relay" else _LAST_RETRY
-    return min(_FIRST_RETRY * (1 << min(max(failed - 1, 0), 20)), last)
+    return back_off(failed, first=_FIRST_RETRY, longest=last)
 
 
 def time_for(call: GuardedCall, delay: timedelta) -> bool:

@@ -24,11 +24,11 @@ from ...errors import (
     ConfigurationError,
     InvalidArguments,
     LedgerError,
+    UnrepresentableValue,
 )
 from ...identity import RunKey, action_key
 from ...ledger import Approval, ApprovalLedger, ApprovalRequest
 from ...ledger.approvals import check_same
-from ...ledger.codec import error_text
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.activity_failure import as_failure
@@ -142,14 +142,17 @@ def _edited(tool: Tool, arguments: str) -> str:
 
 
 def _effective(tool: Tool, arguments: str) -> str:
-    """Return the effective arguments of a call that can be carried out with them."""
+    """Return the effective arguments of a call that can be carried out with them.
+
+    Raises:
+        ActionError: It cannot be carried out with these.
+    """
     try:
-        effective = tool.effective(parse(arguments))
-        tool.domain_key(effective)
-    except ActionError:
-        raise
-    except Exception as err:  # a validator of the application may raise anything
-        raise InvalidArguments(f"{tool.name}: {error_text(err)[:500]}") from err
+        given = parse(arguments)
+    except UnrepresentableValue as err:
+        raise InvalidArguments(f"{tool.name}: {err.message}") from err
+    effective = tool.effective(given)
+    tool.domain_key(effective)
     return effective
 
 

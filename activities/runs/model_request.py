@@ -25,12 +25,14 @@ from ..app.contained_error import raise_contained
 from ..app.output_type import OutputType
 from ..contract.activity_failure import ErrorFields
 from ..contract.conversation import Completion, Message
+from ..contract.retry_rules import back_off
 from ..contract.spec import AgentSpec
 from ..contract.wire import to_text
 from ..guard.heartbeat import failed_so_far
 from ..guard.metrics import count
 from ..model.model import Model, ModelRequest, examine
 from ..runner.bounded_call import Raised, Returned, call_within
+from ..runner.clock import time_left
 
 MAX_COMPLETION: Final = 1024 * 1024
 """Characters of a completion as JSON. Temporal refuses a payload over 2 MiB."""
@@ -54,7 +56,7 @@ class Asked:
             asyncio.CancelledError: The caller was cancelled.
         """
         spec = self.spec
-        limits = spec.model_limits.left
+        limits = time_left(spec.model_limits)
         began = time.monotonic()
         given = ModelRequest(
             model=spec.model,
@@ -127,7 +129,9 @@ def model_failure(
     """
     tries = failed_so_far() + 1
     activity.heartbeat(tries)
-    delay = error.retry_after or timedelta(seconds=min(2.0 ** (tries - 1), 30.0))
+    delay = error.retry_after or back_off(
+        tries, first=timedelta(seconds=1), longest=timedelta(seconds=30)
+    )
     told: CommitlineError = error
     final = tries >= limit
     if not final and node_seconds is not None and spent + delay.total_seconds() > node_seconds:

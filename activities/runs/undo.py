@@ -18,7 +18,6 @@ from ...canonical import digest, dumps, parse, scrub
 from ...errors import ActionError, LedgerError, UnrepresentableValue
 from ...identity import ActionKey
 from ...ledger import Action, ActionFate, DueUndo, UndoLedger, UndoReport
-from ...ledger.codec import error_text
 from ...ledger.records import Effect, Purpose
 from ..app.app import App
 from ..app.tool import Tool
@@ -214,8 +213,6 @@ def _unfit(made: Tool, arguments: str) -> str:
         made.domain_key(made.effective(parse(arguments)))
     except ActionError as err:
         return scrub(err.message, limit=300)
-    except Exception as err:  # a validator of the application may raise anything
-        return scrub(f"{made.name}: {error_text(err)}", limit=300)
     return ""
 
 

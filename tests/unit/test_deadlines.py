@@ -253,7 +253,8 @@ def test_what_a_run_was_given_travels_as_plain_json() -> None:
 
 
 def test_what_has_no_json_form_travels_as_a_text_and_is_invalid_there() -> None:
-    given = RunLimits(tool_timeout={"a": {1}}, model_timeout=object()).given
+    wrong: Any = object()
+    given = RunLimits(tool_timeout={"a": {1}}, model_timeout=wrong).given  # type: ignore[arg-type]
 
     with capture_logs() as logs:
         spec = spec_of(RunLimits(**given), tools=[acting()])
