@@ -23,10 +23,17 @@ if TYPE_CHECKING:
         step,
         tool,
     )
-    from .activities.contract.conversation import Completion
+    from .activities.contract.conversation import Completion, ToolCall, Usage
     from .activities.model import Model, ModelRequest, PydanticAIModel, ScriptedModel
     from .client import AgentClient
-    from .errors import CommitlineError, NotAttempted, StillInProgress, ToolRefused
+    from .errors import (
+        CommitlineError,
+        ModelRejected,
+        ModelUnavailable,
+        NotAttempted,
+        StillInProgress,
+        ToolRefused,
+    )
     from .handles.plan import PlanHandle
     from .handles.run import RunStatus
     from .handles.thread import RunHandle, ThreadHandle
@@ -45,7 +52,9 @@ __all__ = [
     "Completion",
     "Effect",
     "Model",
+    "ModelRejected",
     "ModelRequest",
+    "ModelUnavailable",
     "NeverHappened",
     "NotAttempted",
     "Plan",
@@ -62,8 +71,10 @@ __all__ = [
     "ThreadHandle",
     "ThreadMessage",
     "Tool",
+    "ToolCall",
     "ToolContext",
     "ToolRefused",
+    "Usage",
     "intend",
     "result_of",
     "step",
@@ -80,7 +91,9 @@ _HOMES = {
     "Completion": ".activities.contract.conversation",
     "Effect": ".ledger",
     "Model": ".activities.model",
+    "ModelRejected": ".errors",
     "ModelRequest": ".activities.model",
+    "ModelUnavailable": ".errors",
     "NEVER_HAPPENED": ".activities.app",
     "NeverHappened": ".activities.app",
     "NotAttempted": ".errors",
@@ -98,8 +111,10 @@ _HOMES = {
     "ThreadHandle": ".handles.thread",
     "ThreadMessage": ".handles.thread_message",
     "Tool": ".activities.app",
+    "ToolCall": ".activities.contract.conversation",
     "ToolContext": ".activities.app",
     "ToolRefused": ".errors",
+    "Usage": ".activities.contract.conversation",
     "intend": ".ledger",
     "result_of": ".activities.app",
     "step": ".activities.app",

@@ -1,1 +1,5 @@
-"""For tests and demonstrations: real servers, processes to kill, a provider that counts."""
+"""For tests and demonstrations: scripted models, real servers, a provider that counts calls."""
+
+from ..activities.model.scripted_model import ScriptedModel, call, say
+
+__all__ = ["ScriptedModel", "call", "say"]

@@ -10,7 +10,7 @@ from datetime import timedelta
 from pydantic import BaseModel
 
 from commitline import Agent, App, Effect, Plan, ScriptedModel, ToolContext, result_of, step, tool
-from commitline.activities.model.scripted_model import call, say
+from commitline.testing import call, say
 
 from . import payments
 

@@ -1,7 +1,7 @@
 """What a model would say in the shop, as a script: the example needs no provider's key."""
 
 from commitline import ModelRequest, ScriptedModel
-from commitline.activities.model.scripted_model import call, say
+from commitline.testing import call, say
 
 
 def _answer(request: ModelRequest) -> str:

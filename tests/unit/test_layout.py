@@ -116,11 +116,11 @@ def _home(base: str, name: str) -> str:
 
 @cache
 def handed_on(package: str) -> dict[str, tuple[str, str]]:
-    """Return what a package's ``__init__`` imports from its own modules, to hand it on."""
+    """Return what a package's ``__init__`` imports from modules of ours, to hand it on."""
     return {
         alias.asname or alias.name: (_base(node, package)[1:], alias.name)
         for node in ast.walk(tree_of(package))
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module
+        if isinstance(node, ast.ImportFrom) and node.level and node.module
         for alias in node.names
     }
 
@@ -329,7 +329,7 @@ def test_a_package_lists_exactly_what_it_exports(package: str) -> None:
     imported = {
         alias.asname or alias.name
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module != "exports"
+        if isinstance(node, ast.ImportFrom) and node.level and node.module != "exports"
         for alias in node.names
         if not alias.name.startswith("_")
     } - {"lazy"}
