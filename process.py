@@ -1,11 +1,35 @@
-"""How a process of ours ends."""
+"""How a process of ours ends: at a signal, and without waiting for what cannot be stopped."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn
+
+
+def on_stop_signal() -> asyncio.Event:
+    """Return the event that SIGTERM or SIGINT sets, instead of ending the process."""
+    stop_signal = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop_signal.set)
+    return stop_signal
+
+
+class UnawaitedThreads(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`, for which `asyncio.run` does not wait at its end.
+
+    Another worker takes over a call that outlasts the grace period. The call's thread cannot be
+    stopped, and waiting for it would keep the process for as long as the call hangs.
+    """
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """See base class; never waits."""
+        super().shutdown(wait=False, cancel_futures=True)
 
 
 def leave(status: int) -> NoReturn:

@@ -1,27 +1,29 @@
-"""The worker: wires an app to a Temporal worker and runs it until it is told to go.
+"""The worker: wires an app to a Temporal worker, and runs it until it gets a signal.
 
 Three ways to start it: ``commitline worker shop.app:app``, ``python -m commitline.worker
 shop.app:app`` and, in a checkout, ``python worker.py shop.app:app``.
 
-Told to go (SIGTERM, SIGINT), it takes nothing new and finishes what it has begun within the
-grace period. What is not finished by then is taken over elsewhere, under the same key.
+This module reads from the outside to the inside: the process (`main`), what it connects to
+(`run_worker`), the worker of one app (`app_worker`), and what that worker can do.
+
+On SIGTERM or SIGINT the worker takes nothing new, and finishes what it has begun within the
+grace period. What is not finished by then another worker takes over, under the same key.
 """
 
 if __name__ == "__main__":
-    # Run as a file this is no package, and the relative imports below would fail: hand over
-    # to the installed module before they are reached.
-    import commitline.worker
+    # Run as a file this is no package, and the relative imports below would fail. So the
+    # installed module takes over here. It is named by a string since, in a clone whose folder is
+    # called `commitline`, a linter takes an import statement for a module that imports itself.
+    from importlib import import_module
 
-    commitline.worker.main()
+    import_module("commitline.worker").main()
 
 import argparse
 import asyncio
 import importlib
 import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
@@ -43,7 +45,7 @@ from .activities.runs.approvals import ApprovalActivities
 from .activities.runs.plan import PlanActivities
 from .activities.runs.questions import QuestionActivities
 from .activities.runs.relay import Relay
-from .activities.runs.relay_schedule import keep_schedule, listen
+from .activities.runs.relay_triggers import keep_schedule, scan_when_notified
 from .activities.runs.run import RunActivities
 from .activities.runs.served import unserved_tool
 from .activities.runs.sub_agents import SubAgentActivities
@@ -53,7 +55,7 @@ from .config import Settings, connect_temporal
 from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, ledger_pool, migrate
 from .logs import configure_logging
-from .process import leave
+from .process import UnawaitedThreads, leave, on_stop_signal
 from .workflows import ActionHeaders, AgentRun, PlanRun, SettleAction, UndoRun
 from .workflows import Relay as RelayWorkflow
 
@@ -73,147 +75,7 @@ _PASSED_THROUGH: Final = (
 )
 
 
-def workflow_runner() -> SandboxedWorkflowRunner:
-    """Return what a worker, or a replayer, runs our workflows in."""
-    return SandboxedWorkflowRunner(
-        restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
-    )
-
-
-@asynccontextmanager
-async def app_worker(
-    app: App,
-    *,
-    client: Client,
-    ledger: ActionLedger,
-    settings: Settings,
-    max_cached_workflows: int = 1000,
-) -> AsyncIterator[Worker]:
-    """Run a worker for an app while the body runs; then let it finish what it has begun.
-
-    Args:
-        app: Its tools become activity types of their names.
-        client: Connected to the cluster; any data converter.
-        ledger: Over an open pool.
-        settings: Task queue, heartbeat, grace period, concurrency.
-        max_cached_workflows: 0 rebuilds every workflow on every task (for tests).
-    """
-    async with AsyncExitStack() as stack:
-        stack.push_async_callback(app.aclose)
-        runner = stack.enter_context(ToolRunner())
-        if app.on_stop is not None:
-            stack.push_async_callback(_stop, runner, app.on_stop, settings.grace_seconds)
-        if app.on_start is not None:
-            await runner.run_async("on_start", app.on_start)
-        guarded: dict[str, Guarded] = {
-            found.name: GuardedTool(found, runner) for found in app.tools
-        }
-        # Unless the application has a tool of that name, and so no agent that asks by ours.
-        builtin: Sequence[Callable[..., Any]] = []
-        if ACTION_STATE not in guarded:
-            guarded[ACTION_STATE] = GuardedTool(action_state, runner)
-            builtin = [action_state_activity(ledger)]
-        threads = ledger.threads
-        own = [
-            *RunActivities(
-                app,
-                ledger,
-                threads,
-                heartbeat_seconds=settings.heartbeat_seconds,
-                result_limit=settings.result_limit,
-            ).all,
-            *PlanActivities(
-                app,
-                ledger,
-                heartbeat_seconds=settings.heartbeat_seconds,
-                result_limit=settings.result_limit,
-            ).all,
-            *TurnActivities(app, ledger, threads).all,
-            *ApprovalActivities(app, ledger.approvals).all,
-            *UndoActivities(app, ledger.undo, heartbeat_seconds=settings.heartbeat_seconds).all,
-            *SubAgentActivities(ledger).all,
-            *QuestionActivities(ledger.questions).all,
-        ]
-        relay = Relay(
-            app,
-            ledger,
-            client,
-            task_queue=settings.task_queue,
-            tries=settings.relay_tries,
-            heartbeat_seconds=settings.heartbeat_seconds,
-        )
-        tools: Sequence[Callable[..., Any]] = [tool_activity(found, runner) for found in app.tools]
-        worker = Worker(
-            client,
-            task_queue=settings.task_queue,
-            workflows=[AgentRun, PlanRun, UndoRun, SettleAction, RelayWorkflow],
-            activities=[*own, *relay.all, *builtin, *tools, unserved_tool],
-            interceptors=[
-                ActionHeaders(frozenset(guarded)),
-                GuardInterceptor(ledger, guarded),
-            ],
-            workflow_runner=workflow_runner(),
-            max_cached_workflows=max_cached_workflows,
-            max_concurrent_activities=settings.max_concurrent_activities,
-            build_id=settings.build_id or None,
-            graceful_shutdown_timeout=settings.grace,
-            sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
-        )
-        async with worker:
-            if settings.relay_seconds:
-                await keep_schedule(client, settings)
-                stack.push_async_callback(_ended, asyncio.create_task(listen(relay, settings)))
-            yield worker
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])
-
-
-async def _stop(runner: ToolRunner, hook: Hook, seconds: float) -> None:
-    """Call ``on_stop``, which does not keep a worker that was told to go."""
-
-    async def ignore(end: Returned | Raised) -> None:
-        log.info("worker.stop_hook_ended_late")
-
-    end = await call_within(seconds, runner.run_async("on_stop", hook), on_late=ignore)
-    if not isinstance(end.how, Returned):
-        error = type(end.how.error).__name__ if isinstance(end.how, Raised) else "no end"
-        log.error("worker.stop_hook_failed", error=error)
-
-
-async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
-    """Run a worker for ``module:attribute`` until SIGTERM or SIGINT.
-
-    Raises:
-        ConfigurationError: No such app, no database, no Temporal server.
-        SchemaMismatch: The database needs `commitline migrate` first.
-    """
-    settings = Settings.load()
-    database_url = settings.require_database()
-    app = load_app(app_name)
-    if migrate_first:
-        await migrate(database_url)
-    await check_schema(database_url)
-    client = await connect_temporal(metrics_address=settings.metrics_address)
-    asyncio.get_running_loop().set_default_executor(_Unawaited())
-    async with ledger_pool(database_url, size=settings.pool_size) as pool:
-        ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
-        async with app_worker(app, client=client, ledger=ledger, settings=settings):
-            # Not before: until there is something to finish, a signal ends the process.
-            told_to_go = _on_signals()
-            log.info(
-                "worker.started",
-                app=app_name,
-                task_queue=settings.task_queue,
-                agents=[agent.name for agent in app.served],
-                tools=[found.name for found in app.tools],
-                pid=os.getpid(),
-            )
-            await told_to_go.wait()
-            log.info("worker.stopping", grace_seconds=settings.grace_seconds)
-    log.info("worker.stopped")
+# --- the process
 
 
 def main() -> None:
@@ -230,6 +92,39 @@ def main() -> None:
         log.error("worker.failed", code=err.code, reason=str(err))
         status = 1
     leave(status)
+
+
+async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
+    """Run a worker for ``module:attribute`` until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigurationError: No such app, no database, no Temporal server.
+        SchemaMismatch: The database needs `commitline migrate` first.
+    """
+    settings = Settings.load()
+    database_url = settings.require_database()
+    app = load_app(app_name)
+    if migrate_first:
+        await migrate(database_url)
+    await check_schema(database_url)
+    client = await connect_temporal(metrics_address=settings.metrics_address)
+    asyncio.get_running_loop().set_default_executor(UnawaitedThreads())
+    async with ledger_pool(database_url, size=settings.pool_size) as pool:
+        ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
+        async with app_worker(app, client=client, ledger=ledger, settings=settings):
+            # Not before: until there is something to finish, a signal ends the process.
+            stop_signal = on_stop_signal()
+            log.info(
+                "worker.started",
+                app=app_name,
+                task_queue=settings.task_queue,
+                agents=[agent.name for agent in app.served],
+                tools=[found.name for found in app.tools],
+                pid=os.getpid(),
+            )
+            await stop_signal.wait()
+            log.info("worker.stopping", grace_seconds=settings.grace_seconds)
+    log.info("worker.stopped")
 
 
 def load_app(name: str) -> App:
@@ -255,21 +150,143 @@ def load_app(name: str) -> App:
     return app
 
 
-class _Unawaited(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`, for which `asyncio.run` does not wait at its end.
+# --- the worker of one app
 
-    A call that outlasts the grace period is taken over elsewhere. Its thread cannot be
-    stopped, and to wait for it would keep the process for as long as the call hangs.
+
+@asynccontextmanager
+async def app_worker(
+    app: App,
+    *,
+    client: Client,
+    ledger: ActionLedger,
+    settings: Settings,
+    max_cached_workflows: int = 1000,
+) -> AsyncIterator[Worker]:
+    """Run a worker for an app while the body runs; then let it finish what it has begun.
+
+    Args:
+        app: Its tools become activity types of their names.
+        client: Connected to the cluster; any data converter.
+        ledger: Over an open pool.
+        settings: Task queue, heartbeat, grace period, concurrency.
+        max_cached_workflows: 0 rebuilds every workflow on every task (for tests).
     """
+    async with _running(app, settings) as runner, AsyncExitStack() as stack:
+        guarded = _guarded(app, runner)
+        relay = Relay(
+            app,
+            ledger,
+            client,
+            task_queue=settings.task_queue,
+            tries=settings.relay_tries,
+            heartbeat_seconds=settings.heartbeat_seconds,
+        )
+        worker = Worker(
+            client,
+            task_queue=settings.task_queue,
+            workflows=[AgentRun, PlanRun, UndoRun, SettleAction, RelayWorkflow],
+            activities=[
+                *_run_activities(app, ledger, settings),
+                *relay.all,
+                *_tool_activities(app, ledger, runner),
+            ],
+            interceptors=[
+                ActionHeaders(frozenset(guarded)),
+                GuardInterceptor(ledger, guarded),
+            ],
+            workflow_runner=workflow_runner(),
+            max_cached_workflows=max_cached_workflows,
+            max_concurrent_activities=settings.max_concurrent_activities,
+            build_id=settings.build_id or None,
+            graceful_shutdown_timeout=settings.grace,
+            sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
+        )
+        async with worker:
+            if settings.relay_seconds:
+                await keep_schedule(client, settings)
+                scanning = asyncio.create_task(scan_when_notified(relay, settings))
+                stack.push_async_callback(_cancel, scanning)
+            yield worker
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """See base class; never waits."""
-        super().shutdown(wait=False, cancel_futures=True)
+
+def workflow_runner() -> SandboxedWorkflowRunner:
+    """Return what a worker, or a replayer, runs our workflows in."""
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
+    )
 
 
-def _on_signals() -> asyncio.Event:
-    told_to_go = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_go.set)
-    return told_to_go
+def _guarded(app: App, runner: ToolRunner) -> dict[str, Guarded]:
+    """Return what the guard needs of each tool that it calls, by the tool's name."""
+    tools = app.tools if _has_own_action_state(app) else [*app.tools, action_state]
+    return {found.name: GuardedTool(found, runner) for found in tools}
+
+
+def _tool_activities(
+    app: App, ledger: ActionLedger, runner: ToolRunner
+) -> list[Callable[..., Any]]:
+    """Return an activity per tool, our own tool, and one for every tool that is not served."""
+    own = [] if _has_own_action_state(app) else [action_state_activity(ledger)]
+    return [*(tool_activity(found, runner) for found in app.tools), *own, unserved_tool]
+
+
+def _has_own_action_state(app: App) -> bool:
+    """Whether the application has a tool of that name; then none of its agents uses ours."""
+    return any(found.name == ACTION_STATE for found in app.tools)
+
+
+def _run_activities(app: App, ledger: ActionLedger, settings: Settings) -> list[Callable[..., Any]]:
+    """Return the activities by which runs use the ledger and the model."""
+    heartbeat_seconds, result_limit = settings.heartbeat_seconds, settings.result_limit
+    runs = RunActivities(
+        app,
+        ledger,
+        ledger.threads,
+        heartbeat_seconds=heartbeat_seconds,
+        result_limit=result_limit,
+    )
+    plans = PlanActivities(
+        app, ledger, heartbeat_seconds=heartbeat_seconds, result_limit=result_limit
+    )
+    return [
+        *runs.all,
+        *plans.all,
+        *TurnActivities(app, ledger, ledger.threads).all,
+        *ApprovalActivities(app, ledger.approvals).all,
+        *UndoActivities(app, ledger.undo, heartbeat_seconds=heartbeat_seconds).all,
+        *SubAgentActivities(ledger).all,
+        *QuestionActivities(ledger.questions).all,
+    ]
+
+
+# --- the app's own start and stop
+
+
+@asynccontextmanager
+async def _running(app: App, settings: Settings) -> AsyncIterator[ToolRunner]:
+    """Call the app's ``on_start``, and after the body its ``on_stop``; run its tools meanwhile."""
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(app.aclose)
+        runner = stack.enter_context(ToolRunner())
+        if app.on_stop is not None:
+            stack.push_async_callback(_call_on_stop, runner, app.on_stop, settings.grace_seconds)
+        if app.on_start is not None:
+            await runner.run_async("on_start", app.on_start)
+        yield runner
+
+
+async def _call_on_stop(runner: ToolRunner, hook: Hook, seconds: float) -> None:
+    """Call ``on_stop``; a hook that takes longer does not keep the worker from stopping."""
+
+    async def ignore(end: Returned | Raised) -> None:
+        log.info("worker.stop_hook_ended_late")
+
+    end = await call_within(seconds, runner.run_async("on_stop", hook), on_late=ignore)
+    if not isinstance(end.how, Returned):
+        error = type(end.how.error).__name__ if isinstance(end.how, Raised) else "no end"
+        log.error("worker.stop_hook_failed", error=error)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from rich.console import RenderableType
 from temporalio.service import RPCError, RPCStatusCode
 
-from ..activities.runs.relay_schedule import schedule_id
+from ..activities.runs.relay_triggers import schedule_id
 from ..client import AgentClient
 from ..errors import ConfigurationError
 from ..ledger import GoneRun, Waiting

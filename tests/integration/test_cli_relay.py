@@ -10,7 +10,7 @@ import pytest
 from temporalio.client import Client
 
 from commitline import App, Effect, tool
-from commitline.activities.runs.relay_schedule import schedule_id
+from commitline.activities.runs.relay_triggers import schedule_id
 from commitline.config import Settings
 
 from .runs.bench import Bench, eventually

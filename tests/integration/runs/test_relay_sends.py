@@ -13,7 +13,7 @@ from temporalio.client import ScheduleDescription
 
 from commitline import Agent, App, Effect, NotAttempted, ScriptedModel, ToolContext, tool
 from commitline.activities.model.scripted_model import say
-from commitline.activities.runs.relay_schedule import schedule_id
+from commitline.activities.runs.relay_triggers import schedule_id
 from commitline.identity import ActionKey
 from commitline.ledger import ActionLedger
 from commitline.testing.proxy import TcpProxy

@@ -1,8 +1,9 @@
-"""The relay's part of a worker: its schedule in Temporal, and an ear for announcements.
+"""What makes the relay look for work: a schedule in Temporal, and notifications from Postgres.
 
-The schedule makes sure that what nobody sees to is found while any worker runs. What is
-announced (`pg_notify` on the channel ``commitline_relay``) is seen to at once, and this worker
-looks by itself every few seconds besides, so that a lost announcement costs no more than that.
+The schedule belongs to the task queue: while any of its workers runs, it starts the relay's
+workflow every ``COMMITLINE_RELAY_SECONDS``. Whoever commits work for the relay also notifies the
+channel ``commitline_relay``, on which every worker listens, so that the work begins at once. A
+notification may be lost: each worker also looks by itself every few seconds.
 """
 
 from __future__ import annotations
@@ -26,14 +27,21 @@ from temporalio.client import (
 from temporalio.service import RPCError
 
 from ...config import Settings
+from ...ledger import listen
 from ..contract.relay import RELAY
 from .relay import Relay
-from .relay_notices import look_when_told
 
 log = structlog.get_logger("commitline")
 
 _CATCH_UP: Final = timedelta(seconds=60)
-"""A look that was missed by more is not made up for: the next one sees all of it."""
+"""A start that was missed by more is not made up for: the next one finds the same work."""
+_LONGEST_RUN: Final = timedelta(minutes=10)
+"""The time-out of the relay's workflow. One that no worker takes up ends by it, so that the
+schedule can start the next."""
+_POLL_SECONDS: Final = 5.0
+"""Between two looks of a worker that hears notifications."""
+_POLL_SECONDS_DEAF: Final = 1.0
+"""The same while it hears none."""
 
 
 def schedule_id(task_queue: str) -> str:
@@ -44,7 +52,8 @@ def schedule_id(task_queue: str) -> str:
 async def keep_schedule(client: Client, settings: Settings) -> None:
     """Create the relay's schedule, or give it this worker's interval. Safe to repeat.
 
-    Whether it is paused stays as it is. What Temporal refuses is logged: a worker works without.
+    A schedule that an operator paused stays paused. Where Temporal refuses the schedule, that is
+    logged, and the worker works without it.
     """
     named = schedule_id(settings.task_queue)
     try:
@@ -62,8 +71,7 @@ def _schedule(settings: Settings) -> Schedule:
             RELAY,
             id=schedule_id(settings.task_queue),
             task_queue=settings.task_queue,
-            # One that no worker takes up must not keep the next one from starting for ever.
-            execution_timeout=timedelta(minutes=10),
+            execution_timeout=_LONGEST_RUN,
         ),
         spec=ScheduleSpec(
             intervals=[ScheduleIntervalSpec(every=timedelta(seconds=settings.relay_seconds))]
@@ -80,6 +88,30 @@ def _updated(found: ScheduleUpdateInput, settings: Settings) -> ScheduleUpdate |
     return ScheduleUpdate(stands)
 
 
-async def listen(relay: Relay, settings: Settings) -> None:
-    """Start settlings as they are announced, until cancelled; whatever fails, it goes on."""
-    await look_when_told(settings.notify_url or settings.require_database(), relay.scan)
+async def scan_when_notified(relay: Relay, settings: Settings) -> None:
+    """Have the relay scan after each notification, and by the clock, until cancelled.
+
+    What a scan raises is logged, and the next one comes by the clock: the relay outlives an
+    outage of its database.
+    """
+
+    async def scan() -> None:
+        try:
+            await relay.scan()
+        except Exception as err:
+            log.warning("relay.scan_failed", error=type(err).__name__, reason=str(err)[:300])
+
+    await listen(
+        settings.notify_url or settings.require_database(),
+        on_notice=scan,
+        on_hearing=_log_hearing,
+        poll_seconds=_POLL_SECONDS,
+        poll_seconds_alone=_POLL_SECONDS_DEAF,
+    )
+
+
+def _log_hearing(hears: bool, why: str) -> None:
+    if hears:
+        log.info("relay.listening")
+    else:
+        log.warning("relay.polling", reason=why[:500])
