@@ -94,8 +94,8 @@ def _fail(message: str, remedy: str) -> int:
     return 1
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from importlib.metadata import version
 
         print(f"commitline {version('commitline')}")
@@ -105,7 +105,10 @@ def _print_version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Take the options before the command."""

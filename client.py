@@ -1,4 +1,4 @@
-"""`AgentClient`: what application code uses to start runs and ask about them.
+"""`AgentClient`: what application code uses to start runs, and to find them again.
 
 async with await AgentClient.connect() as client:
     run = await client.start("support", "Charge order 4821.", id="support-4821")
@@ -111,13 +111,13 @@ class AgentClient:
 
         Args:
             agent: An agent's name in the worker's app.
-            prompt: What it is asked to do.
+            prompt: What the agent is to do.
             id: The workflow id: choose it from your domain, so that a lost reply can be
                 answered by starting again. Either this or ``thread``.
             thread: A conversation to go on with, or to begin: the run is the workflow
                 ``thread:<thread>``, one at a time.
             request_id: With ``thread``: makes the start safe to repeat. By default a new one.
-            retry_policy: Of the workflow. A retry is the same run: what was done stays done.
+            retry_policy: The workflow's. A retry is the same run: it does nothing twice.
             tool_timeout: Seconds, or a ``timedelta``, for one attempt of a tool that sets none
                 itself; None, zero and less are no limit, here and below. By default the agent's.
             node_timeout: For a model request or a tool call, each with its retries.
@@ -152,7 +152,7 @@ class AgentClient:
             raise InvalidRunId("a run needs either an id, or a thread and perhaps a request_id")
         given = RunInput(agent=agent, prompt=prompt, limits=kept)
         check_run_id(id)
-        options = start_options(given, id=id, told=prompt, task_queue=self.task_queue)
+        options = start_options(given, id=id, task=prompt, task_queue=self.task_queue)
         await start_or_join(self._connection, options, given.digest, retry_policy)
         return self.run(id)
 
@@ -193,17 +193,17 @@ class AgentClient:
         given = PlanInput(plan.name, plan.stages, RunLimits(**limits.given))
         check_run_id(id)
         names = ", ".join(one.name for stage in plan.stages for one in stage)
-        told = f"{plan.name}: {names}"
-        options = start_options(given, id=id, told=told, task_queue=self.task_queue)
+        task = f"{plan.name}: {names}"
+        options = start_options(given, id=id, task=task, task_queue=self.task_queue)
         await start_or_join(self._connection, options, given.digest)
         return self.plan(id)
 
     async def _start_on_thread(
         self, given: RunInput, request: Request, prompt: str, retry_policy: RetryPolicy | None
     ) -> RunHandle:
-        assert given.thread_id is not None, "asked before"
+        assert given.thread_id is not None, "the caller has one"
         workflow_id = thread_workflow(given.thread_id)
-        options = start_options(given, id=workflow_id, told=prompt, task_queue=self.task_queue)
+        options = start_options(given, id=workflow_id, task=prompt, task_queue=self.task_queue)
         first = await start_on_thread(self._connection, options, given, retry_policy)
         return RunHandle(self._connection, workflow_id, request=request, first=first)
 
@@ -213,15 +213,15 @@ class AgentClient:
         """Say something in a conversation, and wait for the answer.
 
         Starts a run of the conversation, or joins the one under way, which answers its requests
-        one after the other. Safe to repeat with the same ``request_id``, at any time: it counts
-        once, and has one reply. Without one it is a new request every time.
+        one after the other. Safe to repeat with the same ``request_id``, at any time: the request
+        counts once, and has one reply. Without a ``request_id`` each call is a new request.
 
         Args:
             thread: The conversation's id.
-            text: What is said; 256 KiB at most.
-            agent: Who answers; a run under way of another agent is waited for. By default
-                whoever is at it, else the agent that began the conversation; to begin one,
-                name it.
+            text: What to say; 256 KiB at most.
+            agent: Who answers. If a run of another agent is under way, this waits for its end. By
+                default the agent of the run under way, else the one that began the conversation.
+                A new conversation needs an agent.
             request_id: The caller's, unique within the conversation.
 
         Raises:
@@ -229,9 +229,9 @@ class AgentClient:
             ThreadDeleted: It was deleted.
             RequestConflict: The request's id was used for another text.
             ConversationTooLarge: The text is too large.
-            RunError: The run ended without an answer. Sent again, it goes on from where it
-                stands: what was done is not done again.
-            StaleThread: The same, because another run came between.
+            RunError: The run ended without an answer. The same request, sent again, goes on from
+                there: nothing that is done is done again.
+            StaleThread: The same, because another run wrote the conversation meanwhile.
         """
         return await self.thread(thread).send(text, agent=agent, request_id=request_id)
 
@@ -245,7 +245,7 @@ class AgentClient:
         Args:
             id: The workflow id; of a conversation, ``thread:<id>``.
             run_key: Of runs that have had this id one after the other, as a conversation's do,
-                this one (`Action.run_key`); by default the newest, whenever something is asked.
+                this one (`Action.run_key`); by default the newest, at each call of the handle.
         """
         first = None if run_key is None else first_execution(run_key)
         return RunHandle(self._connection, id, first=first)
@@ -263,8 +263,8 @@ class AgentClient:
             key: Of the action.
             outcome: What the person found: `Outcome.ok` with what it returned (JSON text), or
                 `Outcome.error` with ``effect_possible=False``: it did not happen.
-            by: Who says so; kept on the row, and asked about by the client's ``authorize``. What
-                Postgres cannot hold of it (a NUL, half a character) is ``?`` in both.
+            by: Who says so: the client's ``authorize`` gets it, and the row keeps it. In both a
+                ``?`` stands for what Postgres cannot hold (a NUL, half a character).
 
         Returns:
             The rows that were settled: it, and the calls that were answered with it.

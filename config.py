@@ -32,12 +32,16 @@ class DevAddresses:
     """Where the servers of ``commitline dev`` listen, and who runs them."""
 
     temporal_address: str
+    """Of the Temporal server, as ``host:port``."""
     ui_url: str
+    """Of Temporal's UI; empty where there is none."""
     database_url: str
+    """Of the ledger's Postgres."""
     pid: int
+    """The process of ``commitline dev``; while it lives, the servers run."""
 
     def write(self, data_dir: Path) -> None:
-        """Leave the addresses where the other commands look; replaced as a whole or not at all."""
+        """Write the addresses where the other commands look, as a whole or not at all."""
         target = data_dir / ADDRESSES_FILE
         draft = target.with_suffix(".tmp")
         draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
@@ -53,19 +57,20 @@ class DevAddresses:
                 try:
                     found = cls(**json.loads(path.read_text(encoding="utf-8")))
                 except (ValueError, TypeError):
-                    return None  # left by another version, or cut off: nobody to talk to
+                    return None  # left by another version, or cut off
                 return found if _is_alive(found.pid) else None
         return None
 
 
 class Settings(BaseModel):
-    """What a worker or a client may be told; each field is ``COMMITLINE_<FIELD>``."""
+    """The settings of a worker or a client; each field is set by ``COMMITLINE_<FIELD>``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     database_url: str = ""
     """The ledger's Postgres, as a URL or a libpq connection string."""
     task_queue: str = Field(default="commitline", min_length=1)
+    """Temporal's queue, through which runs and the workers that serve them find each other."""
     pool_size: int = Field(default=10, ge=1)
     """Connections at most. One is held for a statement, never during a tool or model call."""
     statement_seconds: float = Field(default=10.0, gt=0)
@@ -73,19 +78,22 @@ class Settings(BaseModel):
     heartbeat_seconds: float = Field(default=10.0, ge=1)
     """How soon a dead worker is noticed. Read when a run starts, then kept by the run."""
     grace_seconds: float = Field(default=30.0, gt=0)
-    """How long a worker that is told to go may finish what it has begun."""
+    """How long a worker may finish what it has begun, after SIGTERM or SIGINT."""
     result_limit: int = Field(default=256 * 1024, ge=1024, le=256 * 1024)
     """Characters of a tool's result that travel to the model; the whole stays in the ledger.
     Read when a run starts, then kept by the run."""
     relay_seconds: float = Field(default=30.0, ge=0)
-    """How often the relay looks for what nobody sees to, and for runs that are gone; what is
-    announced it sees to at once. 0 switches it off in this worker."""
+    """How often the relay looks for actions that no run carries on, and for runs that ended
+    without closing themselves. After a notification it looks at once. 0 switches the relay off in
+    this worker."""
     relay_tries: int = Field(default=30, ge=1)
-    """How often what the relay sends may fail before it is left to a person; over some hours."""
+    """How many times an action that the relay sends may fail before a person has to settle it;
+    over some hours."""
     notify_url: str = ""
-    """Postgres for announcements (LISTEN), past a pooler in transaction mode. By default the
-    ledger's own."""
+    """Where to LISTEN for notifications, where ``database_url`` is a pooler in transaction mode.
+    By default the ledger's own."""
     max_concurrent_activities: int = Field(default=100, ge=1)
+    """How many activities a worker runs at a time: tool calls, model requests, ledger calls."""
     build_id: str = ""
     """Names this build of the worker in Temporal's history, as a commit's hash does. By default
     the SDK hashes the bytecode of all that is loaded, which takes a quarter of a second."""

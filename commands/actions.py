@@ -94,8 +94,8 @@ def reopen_action(
 ) -> None:
     """Have the relay try an action again that waits for a person.
 
-    Under the key that it was sent with; what became of it is asked first, where that can be.
-    What must not be sent twice, or belongs to a stopped run, is refused: settle it.
+    It is sent under the same key as before. Where the tool has a lookup, that comes first. An
+    action that must not be sent twice, or that belongs to a stopped run, is refused: settle it.
     """
     from ..operating import actions, console
 

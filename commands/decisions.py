@@ -39,7 +39,7 @@ def approve(
     call: Call,
     args: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="Other arguments than were asked about: all of them."),
+        typer.Option(metavar="JSON", help="Arguments instead of the model's: all of them."),
     ] = None,
     by: By = None,
 ) -> None:
@@ -49,10 +49,10 @@ def approve(
 
 def reject(
     call: Call,
-    reason: Annotated[str, typer.Option(help="Why; the model is told.")] = "",
+    reason: Annotated[str, typer.Option(help="Why; the model reads it.")] = "",
     by: By = None,
 ) -> None:
-    """Reject a call that waits: it is not carried out, and the model is told so."""
+    """Reject a call that waits: it is not carried out, and the model reads why."""
     asyncio.run(_decide(call, approve=False, by=by, reason=reason, args=None))
 
 
@@ -62,7 +62,7 @@ def list_questions(
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
     json: AsJson = False,
 ) -> None:
-    """List what calls ask a person midway, the longest waiting first."""
+    """List the questions of calls to a person, the longest waiting first."""
     from ..operating import console, decisions
 
     found = asyncio.run(
@@ -80,12 +80,12 @@ def list_questions(
 
 def answer(
     question: Annotated[
-        str, typer.Argument(metavar="RUN:AT/N", help="As listed; without /N what it asks now.")
+        str, typer.Argument(metavar="RUN:AT/N", help="As listed; without /N the open one.")
     ],
     value: Annotated[str, typer.Option(metavar="JSON", help="The answer, JSON or plain text.")],
     by: By = None,
 ) -> None:
-    """Answer what a call asks: it is made again, with the answer."""
+    """Answer a question of a call: the call is made again, with the answer."""
     from ..operating import decisions
 
     async def work() -> None:

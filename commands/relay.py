@@ -22,9 +22,9 @@ def show_relay(
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
     json: AsJson = False,
 ) -> None:
-    """Show what the relay has to do, and runs that ended without a word.
+    """Show what the relay has to do, and the runs that ended without closing themselves.
 
-    The workers keep its schedule: it looks for actions that nobody sees to, and for runs that
+    The workers keep its schedule. It looks for actions that no run carries on, and for runs that
     were terminated or timed out.
     """
     from ..operating import console, relay

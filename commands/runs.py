@@ -47,15 +47,18 @@ def reset_run(
         int, typer.Option(min=0, metavar="N", help="The model turn, or stage, as in positions.")
     ],
     fork: Annotated[
-        bool, typer.Option("--fork", help="Ask the model anew from there, told what took effect.")
+        bool,
+        typer.Option(
+            "--fork", help="Make new model requests from there; the model reads what took effect."
+        ),
     ] = False,
     reason: Annotated[str, typer.Option(help="Why, for people; kept in history.")] = "",
     json: AsJson = False,
 ) -> None:
     """Take a run back to just before a model turn, and let it go on from there.
 
-    Its plan is replayed: what the model said is read back without asking it, and what is done
-    is not done again. With --fork it goes another way instead; what is done stands.
+    Its plan is replayed: the run reads back what the model said, and does nothing again that is
+    done. With --fork it goes another way instead; what is done stands.
     """
     from ..handles.reset import Reset
     from ..operating import console
@@ -79,15 +82,13 @@ def stop(
     wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long to wait for its end.")
     ] = 30,
-    undo: Annotated[
-        bool, typer.Option("--undo", help="Have what it did taken back before it ends.")
-    ] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo what it did before it ends.")] = False,
     json: AsJson = False,
 ) -> None:
     """Stop a run for good; waits until its tools have really ended.
 
-    It starts nothing any more, not even after a reset. What it did stands, unless --undo takes
-    it back. Exits 1 while it is still stopping: no worker is there to finish it, or a tool takes
+    It starts nothing any more, not even after a reset. What it did stands, unless --undo undoes
+    it. Exits 1 while it is still stopping, since no worker is there to finish it or a tool takes
     its time; and with --undo if something stands that should not.
     """
     from temporalio.client import WorkflowExecutionStatus
@@ -114,8 +115,8 @@ def stop(
     status, done, report, ran = asyncio.run(work())
     unknown = [one for one in done if one.state == "unknown"]
     if json:
-        told = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
-        console.print_data(told if report is None else told | {"undo": undo_data(report)})
+        shown = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
+        console.print_data(shown if report is None else shown | {"undo": undo_data(report)})
     elif report is not None and status.state != "stopping":
         print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
         print_undo_report(run, report)
@@ -131,7 +132,8 @@ def stop(
 
 def undo_run(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="The run's id, or its key: of a talk, one run.")
+        str,
+        typer.Argument(metavar="RUN", help="The run's id, or its key (one run of a conversation)."),
     ],
     reason: Annotated[str, typer.Option(help="Why, for people; kept with the run.")] = "",
     show: Annotated[

@@ -73,9 +73,9 @@ def worker(
     app: Annotated[str, typer.Argument(metavar="APP", help="module:attribute of your App.")],
     migrate: Annotated[bool, typer.Option("--migrate", help="Migrate the database first.")] = False,
 ) -> None:
-    """Run a worker for an app until it is told to go.
+    """Run a worker for an app until SIGTERM or Ctrl-C.
 
-    On SIGTERM or Ctrl-C it finishes what it has begun, within COMMITLINE_GRACE_SECONDS.
+    Then it finishes what it has begun, within COMMITLINE_GRACE_SECONDS.
     """
     from ..logs import configure_logging
     from ..worker import run_worker
@@ -86,7 +86,7 @@ def worker(
 
 def run(
     agent: Annotated[str, typer.Argument(help="An agent of the worker's app.")],
-    prompt: Annotated[str, typer.Argument(help="What it is asked to do.")],
+    prompt: Annotated[str, typer.Argument(help="What the agent is to do.")],
     id: Annotated[str, typer.Option(help="Choose it from your domain: the same id, the same run.")],
     wait: Annotated[bool, typer.Option(help="Wait for the answer and print it.")] = True,
     json: AsJson = False,

@@ -1,12 +1,12 @@
-"""Taking a run back to a model turn, or to a stage of its plan: a reset, and what that means here.
+"""A reset: a run goes back to a model turn, or to a stage of its plan, and on from there.
 
-A *reset* replays the plan: completions that are on record are read back, and calls that are
-done return what they returned. It helps where what followed went wrong for a reason that is
-mended (a worker's fault, a tool that was missing).
+A *reset* replays the plan: the run reads back the completions that are on record, and a call
+that is done returns what it returned. It helps after a fault that has been mended since, such
+as a bug of a worker or a missing tool.
 
-A *fork* goes another way: from that turn on the model is asked anew, and told what already took
-effect. The conversation from there on is taken back, and what is done stands, under the
-positions of its epoch.
+A *fork* goes another way: from that turn on the run makes new model requests, in which the model
+reads what already took effect. The conversation from there on is taken back. What is done
+stands, under the positions of its epoch.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ class Reset:
     """A run that was taken back to a model turn."""
 
     id: str
+    """The workflow id."""
     run_id: str
     """The new execution."""
     step: int
+    """The model turn, or a plan's stage, from which it goes on."""
     epoch: int
-    """Of the run from there on; a fork opens the next."""
+    """The run's epoch from there on; a fork opens the next one."""
     read_back: Sequence[int]
-    """The model turns from there on that are on record: their answers are read back, and the
-    model is not asked. None after a fork."""
+    """The model turns from there on that are on record: the run reads their completions back,
+    without a model request. Empty after a fork."""
     actions: Sequence[Action]
-    """What the run has in the ledger from that turn on. After a reset a call that is done
-    returns what it returned; a fork tells the model of those that took effect."""
+    """The run's actions in the ledger from that turn on. After a reset a call that is done
+    returns what it returned. After a fork the model reads which of them took effect."""
 
 
 async def reset_run(
@@ -63,7 +65,7 @@ async def reset_run(
         ledger: Where its record is.
         run_key: The run.
         step: The model turn, or a plan's stage, as in its positions: 0 is the first.
-        fork: Whether the model is asked anew from there.
+        fork: Whether the run makes new model requests from there on.
         reason: For people; kept in history.
 
     Raises:
@@ -106,9 +108,10 @@ async def reset_run(
 
 
 async def _end_what_was_called(client: Client, ledger: ActionLedger, run: Run, step: int) -> None:
-    """Cancel the sub-agents that the run began on the way that a fork took back.
+    """Cancel the sub-agents that the run began after the turn to which a fork goes back.
 
-    Nothing of theirs is claimed any more; what a plain reset calls anew ends them by itself.
+    They can claim nothing any more. After a plain reset this is not needed: the call that began
+    a sub-agent begins it again, and ends the former one first.
     """
     for below in await ledger.sub_runs.below(run.run_key):
         at = position_in_parent(below.run_key)

@@ -46,7 +46,7 @@ class AnyRun:
         connection: Of the client that made it.
         id: The workflow id.
         first: The id of the run's first execution; None is the newest run that has the
-            workflow id, at each call anew.
+            workflow id, looked up at each call.
     """
 
     def __init__(self, connection: Connection, id: str, *, first: str | None = None) -> None:
@@ -92,18 +92,19 @@ class AnyRun:
         First the stop is committed in the ledger: from then on none of the run's actions is
         claimed, anywhere, by any attempt, and no reset and no retry opens the run again. Then
         the workflow is cancelled, which cancels the tools at work. What they did stands, unless
-        it is undone; what is not known of them stays visible as unknown. Safe to repeat.
+        it is undone. An action whose outcome nobody knows stays in the ledger as unknown. Safe to
+        repeat.
 
-        Of a run that was terminated, or timed out, only the stop is committed: nothing of it is
-        sent again, by nobody.
+        Of a run that was terminated, or timed out, only the stop is committed: nothing sends its
+        actions again.
 
         Args:
             reason: For people; kept with the run.
-            compensate: Whether what it did is taken back, by the tools that say how, before it
-                ends, or after it if it is just ending; see `undo_report`. Of a run that has
-                ended, `undo` does that.
-            wait_seconds: How long to wait for the end. Where no worker is alive to finish, the
-                state is ``stopping`` then.
+            compensate: Whether to undo what the run did, before it ends, or right after where it
+                is just ending. Only tools with a compensator can be undone: see `undo_report`.
+                `undo` does the same to a run that has ended.
+            wait_seconds: How long to wait for the end. If no worker lives that could finish the
+                run, its state is ``stopping`` then.
 
         Returns:
             The true final state: ``canceled``, or how it ended just before.
@@ -154,9 +155,10 @@ class AnyRun:
     async def reset(self, *, to_step: int, fork: bool = False, reason: str = "") -> Reset:
         """Take the run back to just before a model turn, and let it go on from there.
 
-        Without ``fork`` its plan is replayed: what the model said is read back, and a call that
-        is done returns what it returned. With ``fork`` the model is asked anew from that turn
-        on, and told what already took effect; what it had said from there on is taken back.
+        Without ``fork`` its plan is replayed: the run reads back what the model said, and a call
+        that is done returns what it returned. With ``fork`` the run makes new model requests from
+        that turn on, in which the model reads what already took effect. What the model had said
+        from there on is taken back.
 
         Args:
             to_step: The model turn, or a plan's stage, as in positions: 0 is the first.
@@ -181,10 +183,12 @@ class AnyRun:
         )
 
     async def approvals(self, *, only_waiting: bool = True) -> Sequence[Approval]:
-        """Return what waits for a person, longest first. Safe to repeat; it only reads.
+        """Return the calls that wait for an approval, the longest waiting first.
+
+        Safe to repeat; it only reads.
 
         Args:
-            only_waiting: False returns what was decided, too.
+            only_waiting: False returns those that were decided, too.
 
         Raises:
             RunNotFound: No run has this id.
@@ -211,15 +215,16 @@ class AnyRun:
         Args:
             position: Where the call stands, as in `approvals`.
             approve: Whether it is carried out.
-            by: Who decides; kept on the row, and asked about by the client's ``authorize``. What
-                Postgres cannot hold of it (a NUL, half a character) is ``?`` in both.
-            reason: Why, kept the same way; the model is told of a rejection's.
-            args: Other arguments than were asked about: all of them, 256 KiB at most. They are
-                validated as the model's are, and are what is carried out and kept.
+            by: Who decides: the client's ``authorize`` gets it, and the row keeps it. In both a
+                ``?`` stands for what Postgres cannot hold (a NUL, half a character).
+            reason: Why, kept in the same way. The model reads the reason of a rejection.
+            args: Arguments instead of the model's: all of them, 256 KiB at most. They are
+                validated as the model's are. The call is carried out with them, and the row
+                keeps them.
 
         Raises:
-            ApprovalRefused: Another decision stands, it has expired, nothing was asked, or the run
-                has ended; the message says how.
+            ApprovalRefused: Another decision stands, the approval has expired, the call waits for
+                none, or the run has ended; the message says how.
             InvalidArguments: The edited arguments do not fit the tool, or are too large; nothing
                 is decided.
             NotAuthorized: This person may not decide this.
@@ -236,10 +241,12 @@ class AnyRun:
         )
 
     async def questions(self, *, only_waiting: bool = True) -> Sequence[Question]:
-        """Return what the run's calls ask a person midway, longest waiting first; only reads.
+        """Return the questions that the run's calls have, the longest waiting first.
+
+        Safe to repeat; it only reads.
 
         Args:
-            only_waiting: False returns what was answered, has expired or was replaced, too.
+            only_waiting: False returns those that were answered, expired or replaced, too.
 
         Raises:
             RunNotFound: No run has this id.
@@ -250,21 +257,21 @@ class AnyRun:
         return await ledger.questions.list(run_key, only_waiting=only_waiting)
 
     async def answer(self, question: str | Question, value: Any, *, by: str) -> None:
-        """Answer what a call asks midway; it is made again, with the answer.
+        """Answer a question of a call; the call is made again, with the answer.
 
         The first answer counts. It is committed before this returns, and outlives a reset and a
         retry of the run. Safe to repeat: the same answer by the same person changes nothing.
 
         Args:
-            question: As it was seen, from `questions`. Or the position of its call: what that
-                asks at this moment, which need not be what somebody has read.
-            value: JSON data but for None, which says nothing.
-            by: Who answers; kept on the row, and asked about by the client's ``authorize``. What
-                Postgres cannot hold of it (a NUL, half a character) is ``?`` in both.
+            question: One of `questions`. Or the position of its call, for the question that is
+                open at this moment: it may be another one than the person has read.
+            value: JSON data, but not None, which is no answer.
+            by: Who answers: the client's ``authorize`` gets it, and the row keeps it. In both a
+                ``?`` stands for what Postgres cannot hold (a NUL, half a character).
 
         Raises:
-            AnswerRefused: Another answer stands, it has expired, the call asks something else
-                by now, nothing was asked, the run has ended (the message says how), or there is
+            AnswerRefused: Another answer stands, the question has expired, the call has another
+                question by now, or none, the run has ended (the message says how), or there is
                 no value, or one of over 256 KiB.
             UnrepresentableValue: The value has no JSON form.
             NotAuthorized: This person may not answer this.

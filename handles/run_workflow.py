@@ -54,7 +54,7 @@ class RunWorkflow:
         connection: Where Temporal is.
         id: The workflow id.
         first: The id of the run's first execution; None is the newest run that has the
-            workflow id, at each call anew.
+            workflow id, looked up at each call.
     """
 
     def __init__(self, connection: Connection, id: str, *, first: str | None = None) -> None:
@@ -157,6 +157,6 @@ def first_of(described: WorkflowExecutionDescription) -> str:
 def state_of(described: WorkflowExecutionDescription) -> RunState:
     """Return the state of a described run: Temporal's word, or that it is being stopped."""
     if described.status is None or described.status is WorkflowExecutionStatus.RUNNING:
-        asked = described.raw_description.workflow_extended_info.cancel_requested
-        return "stopping" if asked else "running"
+        cancelling = described.raw_description.workflow_extended_info.cancel_requested
+        return "stopping" if cancelling else "running"
     return described.status.name.lower()  # type: ignore[return-value]

@@ -26,18 +26,18 @@ MEMO_INPUT: Final = "commitline_input"
 
 
 def start_options(
-    given: RunInput | PlanInput, *, id: str, told: str, task_queue: str
+    given: RunInput | PlanInput, *, id: str, task: str, task_queue: str
 ) -> dict[str, Any]:
     """Return what every start of a run says to Temporal.
 
     Args:
         given: The run's input.
         id: The workflow id.
-        told: What the run is to do, for people who see it in Temporal's UI.
+        task: What the run is to do, for people who see it in Temporal's UI.
         task_queue: Of the workers that serve it.
     """
     is_plan = isinstance(given, PlanInput)
-    summary = told if isinstance(given, PlanInput) else f"{given.agent}: {told}"
+    summary = task if isinstance(given, PlanInput) else f"{given.agent}: {task}"
     return {
         "workflow": PLAN_RUN if is_plan else AGENT_RUN,
         "arg": pack(given),

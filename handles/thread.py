@@ -51,7 +51,7 @@ class RunHandle(AnyRun):
         """Wait for the run's end and return its answer. Safe to repeat.
 
         Of a run that was started on a thread it is the answer to what it was started with,
-        whatever else the run was asked meanwhile.
+        whatever other requests the run got meanwhile.
 
         Raises:
             RunError: It ended without an answer; by kind and code.
@@ -119,10 +119,10 @@ class ThreadHandle:
         return [ThreadMessage.from_stored(one) for one in await threads.messages(self.id)]
 
     async def state(self, model: type[S]) -> S:
-        """Return what the conversation's tools share, as of its last model turn; it only reads.
+        """Return the conversation's state, as of its last model turn; it only reads.
 
         Args:
-            model: The agent's. Fields that no tool has changed have their defaults.
+            model: The agent's state model. A field that no tool has changed has its default.
 
         Raises:
             StateUnusable: What is stored does not fit it.
@@ -133,11 +133,10 @@ class ThreadHandle:
         return read_state(model, await (await self._threads()).state(self.id))
 
     async def delete(self) -> None:
-        """Delete the conversation for good: what was said, asked and read. Safe to repeat.
+        """Delete the conversation for good: messages, requests and replies. Safe to repeat.
 
-        A run under way writes no more of it and ends with `ThreadDeleted`. What its tools did
-        stays on record, in the ledger. What Temporal's history holds goes with the namespace's
-        retention.
+        A run under way writes no more of it, and ends with `ThreadDeleted`. The actions of its
+        tools stay in the ledger. Temporal deletes its history after the namespace's retention.
 
         Raises:
             ThreadNotFound: No such conversation.

@@ -131,7 +131,7 @@ class ThreadRequests:
         workflow_id = thread_workflow(self._thread_id)
         given = RunInput(agent=agent or await self._agent(), thread_id=self._thread_id)
         options = start_options(
-            given, id=workflow_id, told=text, task_queue=self._connection.settings.task_queue
+            given, id=workflow_id, task=text, task_queue=self._connection.settings.task_queue
         )
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             **options, id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING

@@ -77,7 +77,7 @@ async def find_record(ledger: ActionLedger, key: str) -> Action | Json:
     if not meant:
         raise RunNotFound(f"the ledger has no action {key!r}")
     if len(meant) > 1:
-        # Whichever were taken, it might be the other one that somebody settles, for good.
+        # A person may settle what this returns, for good: it must not be the wrong one.
         named = [*meant][:_NAMED]
         more = ", or another" if len(meant) > _NAMED else ""
         raise AmbiguousAction(f"{key!r} may be {', '.join(named)}{more}")
@@ -204,7 +204,7 @@ def data(one: Action) -> dict[str, Any]:
 
 
 def print_unknown(one: Action) -> None:
-    """Say on stderr that nobody knows whether an action happened, and where to look."""
+    """Print on stderr that an action is unknown, and the command that shows it."""
     run, at = started_workflow_of(one.run_key), within_run(one.run_key, one.position)
     ERR.print(
         f"Unknown whether it happened: {scrub(one.tool, limit=64)}. "

@@ -1,7 +1,7 @@
 """What this machine has and what it lacks, for `commitline doctor`.
 
-Also a container's health check, so it never takes long: every question has a deadline, and
-those over a network are asked side by side.
+Also a container's health check, so it never takes long: each server has a deadline for its
+answer, and both are checked side by side.
 """
 
 from __future__ import annotations
@@ -37,11 +37,14 @@ _EXTRAS: Final = {
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at."""
+    """One thing that a worker needs, or may use."""
 
     name: str
+    """Of the thing: ``Python``, ``database``, ``Temporal``, …"""
     state: CheckState
+    """``wrong``: it is there and cannot be used as it is."""
     found: str
+    """What was found of it."""
     remedy: str = ""
     """How to get it; empty when it is there."""
     needed: bool = True
@@ -95,7 +98,7 @@ async def _bounded(name: str, look: Awaitable[Check]) -> Check:
     except ConfigurationError as err:
         return Check(name, "wrong", err.message, "correct the setting")
     except Exception as err:
-        # Whatever it is (a URL or a file that cannot be read, …), the others are looked at, too.
+        # Whatever it is (a URL or a file that cannot be read, …), the other checks go on.
         found = " ".join(f"{type(err).__name__}: {err}".split())
         return Check(name, "wrong", found, "correct the setting, or the file that it comes from")
 

@@ -79,15 +79,15 @@ async def trigger(client: AgentClient) -> str:
 
 
 def print_report(found: RelayReport) -> None:
-    """Print what the relay has to do, and runs that ended without a word."""
+    """Print what the relay has to do, and the runs that ended without closing themselves."""
     now = datetime.now(tz=UTC)
-    told = {
+    schedule = {
         "missing": "No relay: a worker makes its schedule, unless COMMITLINE_RELAY_SECONDS is 0.",
         "paused": f"The schedule {found.schedule} is paused: nothing is looked for.",
         "on": f"Looks by the schedule {found.schedule}"
         + (f"; last {age(now - found.last)} ago" if found.last else ""),
     }[found.state]
-    ERR.print(told, style="dim" if found.state == "on" else "yellow", markup=False)
+    ERR.print(schedule, style="dim" if found.state == "on" else "yellow", markup=False)
     if found.waiting:
         OUT.print(_queue(found.waiting))
         _say_what_to_do(found.waiting)

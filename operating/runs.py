@@ -54,7 +54,7 @@ async def _newest_of(ledger: ActionLedger, runs: Sequence[WorkflowExecution]) ->
 
 
 async def _undone(ledger: ActionLedger, run: Run | None) -> str | None:
-    """Say in a word whether what a run did was taken back; None where nobody tried."""
+    """Say in a word whether what a run did was undone; None where no undo began."""
     if run is None or run.undo_began_at is None:
         return None
     if run.state == "undoing":
@@ -89,13 +89,13 @@ async def follow(run: RunHandle, console: Console) -> RunResult:
         CommitlineError: As `RunHandle.result`.
     """
     result = asyncio.ensure_future(run.result())
-    told = False
+    warned = False
     with console.status(f"{run.id}: started") as shown:
         while not (await asyncio.wait({result}, timeout=_POLL_SECONDS))[0]:
             progress = (await run.status()).progress
             shown.update(progress_text(run.id, progress))
-            if progress is None and not told and not console.is_terminal and not result.done():
-                told = True
+            if progress is None and not warned and not console.is_terminal and not result.done():
+                warned = True
                 console.print(progress_text(run.id, None))
     return result.result()
 

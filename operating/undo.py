@@ -27,12 +27,12 @@ def print_undo_report(run: str, report: UndoReport) -> None:
         OUT.print(table)
         OUT.print()
     undone = len(report.actions) - len(report.standing)
-    told = {
+    summary = {
         "nothing to undo": "Nothing of it is to be undone.",
         "compensated": f"What can be undone of it is undone: {undone}.",
         "partly compensated": f"Partly undone: {undone} of {len(report.actions)}.",
     }[report.state]
-    OUT.print(Text(f"{scrub(run, limit=200)}: {told}"), soft_wrap=True)
+    OUT.print(Text(f"{scrub(run, limit=200)}: {summary}"), soft_wrap=True)
     if report.state == "partly compensated":
         ERR.print(
             f"Settle what is unknown: commitline actions settle {scrub(run, limit=200)}:AT\n"

@@ -58,7 +58,7 @@ class Till:
         given = start_options(
             RunInput(agent="agent", prompt="go"),
             id=id or fresh_id(),
-            told="go",
+            task="go",
             task_queue=client.task_queue,
         )
         of_it = f"{given['id']}/"
