@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import AsJson, user, with_ledger
+from .terminal import AsJson, user
 
 app = typer.Typer(
     help="List what runs have done, show one action, or settle an unknown one.",
@@ -25,6 +25,7 @@ def list_actions(
 ) -> None:
     """List actions: the newest runs first, or what has waited longest for a person."""
     from ..operating import actions, console
+    from ..operating.connection import with_ledger
 
     found = asyncio.run(
         with_ledger(
@@ -49,6 +50,7 @@ def show_action(
     """Show everything about one action; of a read, the result that was too large to travel."""
     from ..ledger import Action
     from ..operating import actions, console
+    from ..operating.connection import with_ledger
 
     found = asyncio.run(with_ledger(lambda ledger: actions.find_record(ledger, key)))
     if not isinstance(found, Action):
@@ -75,6 +77,7 @@ def settle_action(
 ) -> None:
     """Say what became of an unknown action, after a look at the downstream system."""
     from ..operating import actions, console
+    from ..operating.connection import with_ledger
 
     if (happened is None) is not did_not_happen:
         raise typer.BadParameter("say either --happened RESULT or --did-not-happen")
@@ -98,6 +101,7 @@ def reopen_action(
     action that must not be sent twice, or that belongs to a stopped run, is refused: settle it.
     """
     from ..operating import actions, console
+    from ..operating.connection import with_ledger
 
     found = asyncio.run(with_ledger(lambda ledger: actions.reopen(ledger, key)))
     if json:

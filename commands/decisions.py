@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import AsJson, connect, user, with_ledger
+from .terminal import AsJson, user
 
 Call = Annotated[str, typer.Argument(metavar="RUN:AT", help="The call, as listed.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; kept on the row.")]
@@ -21,6 +21,7 @@ def list_approvals(
 ) -> None:
     """List the calls that wait for a person, the longest waiting first."""
     from ..operating import console, decisions
+    from ..operating.connection import with_ledger
 
     found = asyncio.run(
         with_ledger(lambda ledger: decisions.find_approvals(ledger, run=run, all=all, limit=limit))
@@ -64,6 +65,7 @@ def list_questions(
 ) -> None:
     """List the questions of calls to a person, the longest waiting first."""
     from ..operating import console, decisions
+    from ..operating.connection import with_ledger
 
     found = asyncio.run(
         with_ledger(lambda ledger: decisions.find_questions(ledger, run=run, all=all, limit=limit))
@@ -86,10 +88,11 @@ def answer(
     by: By = None,
 ) -> None:
     """Answer a question of a call: the call is made again, with the answer."""
+    from ..client import AgentClient
     from ..operating import decisions
 
     async def work() -> None:
-        async with await connect() as client:
+        async with await AgentClient.connect() as client:
             await decisions.answer(client, question, value, by=by or user())
 
     asyncio.run(work())
@@ -100,12 +103,13 @@ async def _decide(
     call: str, *, approve: bool, by: str | None, reason: str, args: str | None
 ) -> None:
     from ..canonical import parse
+    from ..client import AgentClient
     from ..operating.decisions import call_named
 
     edited = None if args is None else parse(args)
     if edited is not None and not isinstance(edited, dict):
         raise typer.BadParameter("--args takes a JSON object")
-    async with await connect() as client:
+    async with await AgentClient.connect() as client:
         run, position = await call_named(client, call)
         await run.decide(position, approve=approve, by=by or user(), reason=reason, args=edited)
     print(f"{call}: {'approved' if approve else 'rejected'}")

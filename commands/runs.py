@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .terminal import AsJson, connect, user
+from .terminal import AsJson, user
 
 app = typer.Typer(
     help="List the newest runs, or take one back to an earlier turn.",
@@ -25,13 +25,14 @@ def list_runs(
     json: AsJson = False,
 ) -> None:
     """List the newest runs with their state, or take one back to an earlier turn."""
+    from ..client import AgentClient
     from ..operating import console, runs
 
     if context.invoked_subcommand is not None:
         return None
 
     async def work() -> list[dict[str, Any]]:
-        async with await connect() as client:
+        async with await AgentClient.connect() as client:
             return await runs.newest_runs(client, limit=limit)
 
     found = asyncio.run(work())
@@ -60,12 +61,13 @@ def reset_run(
     Its plan is replayed: the run reads back what the model said, and does nothing again that is
     done. With --fork it goes another way instead; what is done stands.
     """
+    from ..client import AgentClient
     from ..handles.reset import Reset
     from ..operating import console
     from ..operating.reset import print_reset, reset_data
 
     async def work() -> Reset:
-        async with await connect() as client:
+        async with await AgentClient.connect() as client:
             return await client.run(run).reset(
                 to_step=to_step, fork=fork, reason=reason or f"by {user()}"
             )
@@ -93,6 +95,7 @@ def stop(
     """
     from temporalio.client import WorkflowExecutionStatus
 
+    from ..client import AgentClient
     from ..handles.run import RunStatus
     from ..identity import check_any_workflow_id
     from ..ledger import Action, UndoReport
@@ -101,7 +104,7 @@ def stop(
     from ..operating.undo import print_undo_report, undo_data
 
     async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
-        async with await connect() as client:
+        async with await AgentClient.connect() as client:
             handle = await runs.handle_of(client, run)
             check_any_workflow_id(handle.id)
             ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
@@ -146,12 +149,13 @@ def undo_run(
     What is undone already is not undone again, and nothing opens the run any more. Exits 1 if
     something stands that should not, or is unknown.
     """
+    from ..client import AgentClient
     from ..ledger import UndoReport
     from ..operating import console, runs
     from ..operating.undo import print_earlier_runs, print_undo_report, undo_data
 
     async def work() -> tuple[UndoReport, Sequence[str]]:
-        async with await connect() as client:
+        async with await AgentClient.connect() as client:
             handle = await runs.handle_of(client, run)
             others = await runs.earlier_runs(client, run)
             if show:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import AsJson, connect
+from .terminal import AsJson
 
 
 def demo(
@@ -92,13 +92,14 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Start a run, or join the one that has this id and prompt."""
+    from ..client import AgentClient
     from ..operating import console
     from ..operating.actions import print_unknown
     from ..operating.dev_servers import ui_link
     from ..operating.runs import follow, look_up
 
     async def work() -> None:
-        async with await connect() as client:
+        async with await AgentClient.connect() as client:
             handle = await client.start(agent, prompt, id=id)
             found = await look_up(client, id)
             if link := ui_link(client, found):

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import AsJson, connect, with_ledger
+from .terminal import AsJson
 
 app = typer.Typer(
     help="Talk to agents in conversations; list, show or delete one.",
@@ -23,6 +23,7 @@ def list_threads(
 ) -> None:
     """List the newest conversations."""
     from ..operating import console, threads
+    from ..operating.connection import with_ledger
 
     found = asyncio.run(with_ledger(lambda ledger: ledger.threads.list(limit=limit)))
     if json:
@@ -42,6 +43,7 @@ def show_thread(
 ) -> None:
     """Show what was said in a conversation."""
     from ..operating import console, threads
+    from ..operating.connection import with_ledger
 
     found, state = asyncio.run(with_ledger(lambda one: threads.conversation(one, thread)))
     if json:
@@ -64,11 +66,12 @@ def send(
     json: AsJson = False,
 ) -> None:
     """Say something in a conversation, wait for the answer and print it."""
+    from ..client import AgentClient
     from ..operating import console
     from ..workflows import RunResult
 
     async def work() -> RunResult:
-        async with await connect() as client:
+        async with await AgentClient.connect() as client:
             with console.ERR.status(f"{thread}: waiting for the answer"):
                 return await client.send(thread, text, agent=agent, request_id=request_id)
 
@@ -86,6 +89,7 @@ def delete_thread(
     """Delete what was said in a conversation, for good. What was done stays on record."""
     from ..ledger import ActionLedger
     from ..operating import threads
+    from ..operating.connection import with_ledger
 
     if not yes:
         typer.confirm(f"Delete the conversation {thread}? It cannot be undone", abort=True)
