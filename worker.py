@@ -42,12 +42,14 @@ from .activities.runner.bounded_call import Raised, Returned, call_within
 from .activities.runner.tool_runner import ToolRunner
 from .activities.runs.action_state import action_state_activity
 from .activities.runs.approvals import ApprovalActivities
+from .activities.runs.due_actions import DueActions
+from .activities.runs.gone_runs import GoneRuns
 from .activities.runs.plan import PlanActivities
 from .activities.runs.questions import QuestionActivities
-from .activities.runs.relay import Relay
 from .activities.runs.relay_triggers import keep_schedule, scan_when_notified
 from .activities.runs.run import RunActivities
 from .activities.runs.served import unserved_tool
+from .activities.runs.settlement import SettlementActivities
 from .activities.runs.sub_agents import SubAgentActivities
 from .activities.runs.turn import TurnActivities
 from .activities.runs.undo import UndoActivities
@@ -56,8 +58,7 @@ from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, ledger_pool, migrate
 from .logs import configure_logging
 from .process import UnawaitedThreads, leave, on_stop_signal
-from .workflows import ActionHeaders, AgentRun, PlanRun, SettleAction, UndoRun
-from .workflows import Relay as RelayWorkflow
+from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, SettleAction, UndoRun
 
 log = structlog.get_logger("commitline")
 
@@ -173,21 +174,22 @@ async def app_worker(
     """
     async with _running(app, settings) as runner, AsyncExitStack() as stack:
         guarded = _guarded(app, runner)
-        relay = Relay(
-            app,
-            ledger,
-            client,
-            task_queue=settings.task_queue,
-            tries=settings.relay_tries,
-            heartbeat_seconds=settings.heartbeat_seconds,
-        )
+        due_actions = DueActions(app, ledger, client, task_queue=settings.task_queue)
         worker = Worker(
             client,
             task_queue=settings.task_queue,
-            workflows=[AgentRun, PlanRun, UndoRun, SettleAction, RelayWorkflow],
+            workflows=[AgentRun, PlanRun, UndoRun, SettleAction, Relay],
             activities=[
                 *_run_activities(app, ledger, settings),
-                *relay.all,
+                *due_actions.all,
+                *SettlementActivities(
+                    app,
+                    ledger,
+                    client,
+                    tries=settings.relay_tries,
+                    heartbeat_seconds=settings.heartbeat_seconds,
+                ).all,
+                *GoneRuns(ledger, client).all,
                 *_tool_activities(app, ledger, runner),
             ],
             interceptors=[
@@ -204,7 +206,7 @@ async def app_worker(
         async with worker:
             if settings.relay_seconds:
                 await keep_schedule(client, settings)
-                scanning = asyncio.create_task(scan_when_notified(relay, settings))
+                scanning = asyncio.create_task(scan_when_notified(due_actions, settings))
                 stack.push_async_callback(_cancel, scanning)
             yield worker
 

@@ -18,7 +18,7 @@ from temporalio.client import (
 from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from ..activities.contract.undo import UndoAgain
+from ..activities.contract.undo import UndoRequest
 from ..activities.contract.wire import pack, unpack
 from ..canonical import scrub
 from ..errors import UndoRefused
@@ -121,7 +121,7 @@ async def _run_undo(connection: Connection, id: str, run_key: RunKey, why: str) 
     try:
         undoing = await connection.temporal.start_workflow(
             UNDO_RUN,
-            pack(UndoAgain(run_key, why)),
+            pack(UndoRequest(run_key, why)),
             id=undo_workflow(run_key),
             task_queue=connection.settings.task_queue,
             result_type=RawValue,

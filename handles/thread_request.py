@@ -36,7 +36,7 @@ from ..errors import (
 from ..identity import RunKey, check_request_id, check_thread_id, thread_workflow
 from ..ledger import Request, Run
 from ..workflows.agent_run import MESSAGE
-from ..workflows.run_input import RunInput, Send
+from ..workflows.run_input import RunInput, SendRequest
 from .connection import Connection
 from .run_workflow import RunWorkflow
 from .start import start_options
@@ -139,7 +139,7 @@ class ThreadRequests:
         try:
             await self._connection.temporal.execute_update_with_start_workflow(
                 MESSAGE,
-                pack(Send(request.request_id, agent)),
+                pack(SendRequest(request.request_id, agent)),
                 start_workflow_operation=start,
                 result_type=RawValue,
             )

@@ -1,6 +1,6 @@
-"""The workflow half of the guard: run key, position and digest, in a header of each call.
+"""The workflow's half of the guard: the run key, the position and the digest of each call.
 
-They come from the workflow because only it knows them: an activity sees neither the first
+They travel in a header, because only the workflow knows them: an activity sees neither the first
 execution of its workflow nor the arguments as the plan had them. A call without an explicit
 ``activity_id`` gets its position from a counter per activity type, which a continue-as-new
 carries on (Temporal's own automatic ids start again at 1).
@@ -40,29 +40,29 @@ with workflow.unsafe.imports_passed_through():
 
 COUNTERS_HEADER: Final = "commitline-counters"
 MEMO_RUN_KEY: Final = "commitline_run_key"
-"""Of a sub-agent's workflow: its run's key, which is made of its parent's. Temporal carries it
-into every later execution, and shows it to whoever looks the workflow up by its id."""
+"""The memo of a sub-agent's workflow with its run key, which contains its parent's. Temporal
+carries it into every later execution, and shows it with the workflow."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a call is made in, beyond what Temporal says of it."""
+    """What the header says of a call beyond what Temporal knows."""
 
     thread_id: str | None = None
-    """The conversation, where it is not the run's own."""
+    """The conversation; None is the run's own."""
     content_limit: int | None = None
     """Characters of a result that travel."""
     header: ActionHeader | None = None
-    """Of a call that is not the plan's: an undo, or what the relay sees to."""
+    """The header of a call that no run planned: of an undo, or of the relay."""
     tries: int | None = None
-    """How often a tool may fail a call; None is as often as the tool says."""
+    """How often a call may fail; None is as often as the tool says."""
     calls_tools: bool = False
-    """The run's spec says that what is scheduled is a tool. Another worker may serve it, and
-    this one not, during a deploy that adds or removes it."""
+    """The activities that are scheduled are tools by the run's spec, even if this worker does not
+    serve them: during a deploy another one may."""
     thread_version: int | None = None
-    """Of the conversation, as the turn left it that asks for the calls."""
+    """The conversation's version after the turn that planned the calls."""
     changes_limit: int | None = None
-    """Characters that a call's changes of the state may have."""
+    """Characters that one call's changes of the state may have."""
 
 
 surroundings: ContextVar[Surroundings] = ContextVar(
@@ -73,10 +73,10 @@ surroundings: ContextVar[Surroundings] = ContextVar(
 
 
 class ActionHeaders(Interceptor):
-    """Adds the header to the activities whose types it is told of.
+    """Adds the header to the guarded activities.
 
     Args:
-        guarded: Activity types. Adding one while workflows run is safe: a header is not part
+        guarded: Their types. Adding one while workflows run is safe: a header is not part
             of what Temporal compares on replay.
     """
 

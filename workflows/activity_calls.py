@@ -1,7 +1,7 @@
-"""How a run has its activities carried out: until they have ended, and seen through.
+"""How a workflow of ours runs an activity: until it has ended, whatever happens to its workers.
 
-Attempts are not limited: a dead worker or an outage of the ledger must not use them up. What
-ends a call is decided by the guard and by the model's activity, within their deadlines.
+Attempts are not limited: a dead worker or a ledger that is away must not use them up. What ends
+a call is decided by the guard and by the model's activity, within their deadlines.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ with workflow.unsafe.imports_passed_through():
 T = TypeVar("T")
 
 _LEDGER_ATTEMPT: Final = timedelta(seconds=15)
-"""Of an activity that only talks to the ledger: it does not heartbeat, so this is how long a run
-waits for one whose worker died in it."""
-_LOOKING: Final = timedelta(seconds=120)
-_LOOKER_LOST: Final = timedelta(seconds=10)
-"""How soon a look is made again whose worker died in it; no other one begins meanwhile."""
+"""For an activity that only calls the ledger. It does not heartbeat, so a run waits this long for
+one whose worker died in it."""
+_RELAY_ATTEMPT: Final = timedelta(seconds=120)
+_RELAY_HEARTBEAT: Final = timedelta(seconds=10)
+"""How soon the relay looks again after its worker died; no other look begins meanwhile."""
 _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
 )
-_AFRESH: Final = (1, 2, 4, 8, 15, 30)
-"""Seconds before a call that could not be dispatched is started afresh, time after time."""
-_GIVEN_UP: Final = 2
-"""How often the server may give a call up (its workers died, or none was there) before what
-became of it is settled from the ledger."""
+_RESTART_DELAYS: Final = (1, 2, 4, 8, 15, 30)
+"""Seconds before a call that was not dispatched starts again, the first time, the second, …"""
+_TIMEOUTS: Final = 2
+"""How often the server may give a call up, because its workers died or there was none. Then the
+ledger says what became of it."""
 
 
-async def carry_out(
+async def run_activity(
     activity: str,
     argument: RawValue,
     *,
@@ -48,15 +48,23 @@ async def carry_out(
     limits: CallLimits,
     heartbeat_seconds: float,
     summary: str,
-    afresh_at_most: int | None = None,
+    max_restarts: int | None = None,
 ) -> RawValue | None:
-    """Run one activity of a turn; None where the server gave it up, time after time.
+    """Run the activity of a call or of a model turn; return None where the server gave it up.
 
-    What could not be dispatched (no ledger, a key that another action is at work on) is
-    started afresh, with a fresh clock: an outage ends no run. So often at most where somebody
-    comes back to it anyway.
+    A call that was not dispatched (the ledger is away, another action works under its key)
+    starts again with a fresh clock, so an outage ends no run.
+
+    Args:
+        activity: Its type.
+        argument: Its JSON.
+        at: Its activity id: the position.
+        limits: Its deadlines.
+        heartbeat_seconds: How soon Temporal notices a dead worker.
+        summary: For the UI.
+        max_restarts: How often it may start again; None is without limit.
     """
-    afresh = given_up = 0
+    restarts = timeouts = 0
     while True:
         try:
             answer: RawValue = await workflow.execute_activity(
@@ -76,19 +84,19 @@ async def carry_out(
         except ActivityError as err:
             if cancelled():
                 raise
-            if type_of(err) == NOT_STARTED and afresh != afresh_at_most:
-                await workflow.sleep(_AFRESH[min(afresh, len(_AFRESH) - 1)])
-                afresh += 1
+            if type_of(err) == NOT_STARTED and restarts != max_restarts:
+                await workflow.sleep(_RESTART_DELAYS[min(restarts, len(_RESTART_DELAYS) - 1)])
+                restarts += 1
             elif isinstance(err.cause, TimedOutError):
-                given_up += 1
-                if given_up == _GIVEN_UP:
+                timeouts += 1
+                if timeouts == _TIMEOUTS:
                     return None
             else:
                 raise
 
 
-async def call_ledger(activity: str, request: Any, summary: str) -> RawValue:
-    """Run an activity that only talks to the ledger, until it answers."""
+async def run_ledger_activity(activity: str, request: Any, summary: str) -> RawValue:
+    """Run an activity that only calls the ledger, until it answers."""
     answer: RawValue = await workflow.execute_activity(
         activity,
         pack(request),
@@ -100,19 +108,21 @@ async def call_ledger(activity: str, request: Any, summary: str) -> RawValue:
     return answer
 
 
-async def look(activity: str, summary: str) -> Any:
-    """Run an activity of the relay's, which looks at much; until it answers."""
-    return await workflow.execute_activity(
-        activity,
-        start_to_close_timeout=_LOOKING,
-        heartbeat_timeout=_LOOKER_LOST,
-        retry_policy=_RETRY,
-        summary=summary,
+async def run_relay_activity(activity: str, summary: str) -> int:
+    """Run an activity of the relay, which may take on many rows; return how many they were."""
+    return int(
+        await workflow.execute_activity(
+            activity,
+            start_to_close_timeout=_RELAY_ATTEMPT,
+            heartbeat_timeout=_RELAY_HEARTBEAT,
+            retry_policy=_RETRY,
+            summary=summary,
+        )
     )
 
 
-async def see_through(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for ``work`` even where the run is cancelled meanwhile; that stands all the same."""
+async def despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for ``work`` even if the run is cancelled meanwhile; `cancelled` says so afterwards."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
@@ -123,9 +133,9 @@ async def see_through(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def side_by_side(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Carry out calls side by side; each settles on its own. Return their results in order.
+    """Run calls side by side; each settles on its own. Return their results in order.
 
-    Only what ends the run is raised, and only after the siblings have settled.
+    Only what ends the run is raised, and only after all calls have settled.
     """
     results: list[T] = []
     for one in await asyncio.gather(*calls, return_exceptions=True):
@@ -135,19 +145,14 @@ async def side_by_side(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return results
 
 
-async def ended(running: asyncio.Future[Any]) -> None:
-    """Wait until a task has ended, however."""
-    await workflow.wait([running])
-
-
 def cancelled() -> bool:
     """Whether the run was cancelled, whatever its activities made of that."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def stop_here_if_cancelled() -> None:
-    """Go no further in a run that was cancelled while it saw something through."""
+def raise_if_cancelled() -> None:
+    """End a run that was cancelled while it waited despite the cancellation."""
     if cancelled():
         raise asyncio.CancelledError
 

@@ -1,14 +1,14 @@
 """`PlanRun`: the steps of a plan, as the application gave them, as a Temporal workflow.
 
-    open the run, which checks the plan by the tools that are served
-    for each stage: carry its steps out, side by side; all of them settle
+    open the run, which checks the plan against the tools that are served
+    for each stage: call its steps side by side, until all of them are settled
     close the run
 
-Its calls are those of agents: approved, guarded, recorded, replayed from the ledger. When a
-step ends for good without success, what was done is undone, last first. Once something took
-effect, or may have, that nothing undoes (see `plan_check`), it is not: to take back the rest
-would leave half of the plan. From there on the plan can only go forward; what keeps it from
-that is a person's matter, and they can still have it undone.
+Its calls are those of agents: approved, guarded, recorded, replayed from the ledger. When a step
+fails for good, what the plan did is undone, the latest first. The plan has a pivot: the first step
+that took effect, or may have, and that nothing undoes (see `plan_check`). After it, nothing is
+undone by itself, because half of the plan would stand. The plan can only go forward, and a person
+decides what happens if it cannot; they can still have it undone.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import Position, position
     from ..ledger.records import Effect
     from .action_headers import Surroundings, surroundings, this_run
-    from .activity_calls import call_ledger, failure, side_by_side, stop_here_if_cancelled
-    from .base_run import RunFrame, handlers_finished, read_input
+    from .activity_calls import failure, raise_if_cancelled, run_ledger_activity, side_by_side
+    from .base_run import BaseRun, handlers_finished, read_input
     from .progress import Progress
-    from .tool_calls import Calls
+    from .tool_calls import ToolCalls
 
 PLAN_RUN: Final = "PlanRun"
 
 _MAX_ARGUMENTS: Final = 1_000_000
 """Characters of a step's arguments. Temporal wedges a workflow task over 2 MiB."""
 _UNTIL_ITS_TIME_IS_UP: Final = 1_000_000
-"""Tries of a step that can only go forward; what bounds it is its `node_timeout`."""
+"""Tries of a step that can only go forward; only its `node_timeout` bounds them."""
 
 
 @workflow.defn(name=PLAN_RUN)
-class PlanRun(RunFrame):
+class PlanRun(BaseRun):
     """One run of one plan; see the module."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class PlanRun(RunFrame):
 
     @workflow.run
     async def run(self, raw: RawValue) -> RawValue:
-        """Carry a plan out; input `PlanInput`, result `PlanResult`, both as JSON."""
+        """Run a plan; input `PlanInput`, result `PlanResult`, both as JSON."""
         given = read_input(PlanInput, raw)
         names = [one.name for stage in given.stages for one in stage]
         self._progress = Progress(agent=given.name, prompt=", ".join(names))
@@ -73,22 +73,22 @@ class PlanRun(RunFrame):
         try:
             await self._run(given)
         except (Exception, asyncio.CancelledError) as err:
-            told = await self._told(err)
+            error = await self._error_of(err)
             await handlers_finished()
-            if told is err:
+            if error is err:
                 raise
-            raise told from err
+            raise error from err
         await handlers_finished()
         self._show("done")
         return pack(self._result(names))
 
     async def _run(self, given: PlanInput) -> None:
-        """Open the run, carry out its steps, and close it, however that ends."""
+        """Open the run, take its steps, and close it, however that ends."""
         spec = await self._open(given)
         self._tools = {found.definition.name: found for found in spec.tools}
         ends_at = None if spec.deadline_seconds is None else workflow.time() + spec.deadline_seconds
         try:
-            await self._within_deadline(ends_at, self._carry_out(given, spec))
+            await self._within_deadline(ends_at, self._take_stages(given, spec))
         except (Exception, asyncio.CancelledError) as err:
             await self._end(
                 err,
@@ -101,30 +101,30 @@ class PlanRun(RunFrame):
     async def _open(self, given: PlanInput) -> PlanSpec:
         request = OpenPlan(this_run(), given, given.digest)
         summary = scrub(f"Check the plan {given.name} and open its run", limit=150)
-        spec = unpack(PlanSpec, await call_ledger(OPEN_PLAN, request, summary))
-        self._calls = Calls(
+        spec = unpack(PlanSpec, await run_ledger_activity(OPEN_PLAN, request, summary))
+        self._calls = ToolCalls(
             heartbeat_seconds=spec.heartbeat_seconds, thread_id=None, progress=self._progress
         )
         return spec
 
-    async def _carry_out(self, given: PlanInput, spec: PlanSpec) -> None:
+    async def _take_stages(self, given: PlanInput, spec: PlanSpec) -> None:
         for number, stage in enumerate(given.stages):
-            stop_here_if_cancelled()
+            raise_if_cancelled()
             names = ", ".join(one.name for one in stage)
             self._show(f"stage {number + 1} of {len(given.stages)}: {names}")
             self._progress.steps = number + 1
             share = result_share(len(stage), limit=spec.result_limit)
-            # Nothing is undone any more: what fails for the moment is tried while there is time.
+            # Nothing is undone any more: a step that fails is tried again while there is time.
             tries = _UNTIL_ITS_TIME_IS_UP if self._final else None
             surroundings.set(Surroundings(None, share, tries=tries, calls_tools=True))
             problems = await side_by_side(
-                self._take(one, position(number, index)) for index, one in enumerate(stage)
+                self._take_step(one, position(number, index)) for index, one in enumerate(stage)
             )
             if failed := [problem for problem in problems if problem]:
                 raise failure(PlanFailed(self._in_words(failed)), limit=4_000)
 
-    async def _take(self, step: PlannedStep, at: Position) -> str:
-        """Carry one step out; return what is wrong where it did not succeed."""
+    async def _take_step(self, step: PlannedStep, at: Position) -> str:
+        """Take one step; return the problem, or an empty text if it succeeded."""
         tool = self._tools[step.tool]
         try:
             arguments = self._arguments(step)
@@ -151,7 +151,7 @@ class PlanRun(RunFrame):
         """Return a step's arguments as JSON text, with the results that they refer to.
 
         Raises:
-            LookupError: They cannot be had, or are too large; the message says why.
+            LookupError: A result is missing or too large; the message says which.
         """
         for one in step.references:
             if self._results[one.step].partial:
@@ -178,18 +178,18 @@ class PlanRun(RunFrame):
         )
 
     def _result(self, names: list[str]) -> PlanResult:
-        """Return what the steps returned; of so much that it would not travel, less."""
+        """Return the results of the steps, shortened where they would not travel."""
         share = result_share(len(names))
         return PlanResult([_bounded(self._results[name], share) for name in names])
 
 
 def _is_final(tool: ToolSpec) -> bool:
-    """Whether a call of it has an effect that nothing undoes."""
+    """Whether a call of the tool has an effect that nothing undoes."""
     return tool.effect is not Effect.READ and not tool.compensated
 
 
 def _why(reply: Reply) -> str:
-    """Say how a step ended that did not succeed."""
+    """Return, in words, how a step ended that did not succeed."""
     told: Any = reply.content
     if reply.status == "unknown":
         reason = told.get("unknown", {}).get("reason") or "nothing is known of it"

@@ -1,4 +1,4 @@
-"""What a run shows of itself: to `status`, and in the Temporal UI, in business words."""
+"""The progress of a run, for people: in its `status` query and in the Temporal UI."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..activities.contract.conversation import Usage
 from ..canonical import scrub
 
 CallState = Literal[
-    "waiting",
-    "asking",
+    "awaiting_approval",
+    "awaiting_answer",
     "running",
     "ok",
     "existing",
@@ -25,8 +25,8 @@ CallState = Literal[
 _SHOWN: Final = 25
 _KEPT: Final = 600
 _MARKS: Final[dict[CallState, str]] = {
-    "waiting": "**waits for a person to approve it**",
-    "asking": "**waits for an answer**",
+    "awaiting_approval": "**waits for a person to approve it**",
+    "awaiting_answer": "**waits for an answer**",
     "running": "running",
     "ok": "done",
     "undone": "done, and undone since",
@@ -40,26 +40,26 @@ _MARKS: Final[dict[CallState, str]] = {
 
 @dataclass
 class CallProgress:
-    """One call, for people."""
+    """The progress of one call."""
 
     position: str
     summary: str
     state: CallState
     workflow_id: str = ""
-    """Of the sub-agent that carries it out."""
+    """The workflow of the sub-agent that carries it out."""
     question: str = ""
-    """What it asks a person, while it waits for the answer."""
+    """The question that a person must answer, while the call waits for it."""
 
     @property
-    def told(self) -> str:
-        """How it stands, in words."""
-        told = _MARKS[self.state]
-        return f"{told}: {_cell(self.question)}" if self.question else told
+    def words(self) -> str:
+        """The state in words, with the question."""
+        words = _MARKS[self.state]
+        return f"{words}: {_cell(self.question)}" if self.question else words
 
 
 @dataclass
 class Progress:
-    """Where a run is."""
+    """The progress of a run."""
 
     agent: str
     prompt: str
@@ -69,7 +69,7 @@ class Progress:
     calls: list[CallProgress] = field(default_factory=list)
     """The latest calls."""
     earlier: int = 0
-    """How many there were before them."""
+    """How many calls there were before them."""
     usage: Usage = field(default_factory=Usage)
     """Tokens of the run so far."""
 
@@ -97,26 +97,26 @@ class Progress:
             if hidden > 0:
                 lines.append(f"| … | {hidden} earlier calls | |")
             lines += [
-                f"| {call.position} | {_action(call)} | {call.told} |"
+                f"| {call.position} | {_action(call)} | {call.words} |"
                 for call in self.calls[-_SHOWN:]
             ]
         return "\n".join(lines)
 
 
 def summarise(tool: str, template: str | None, arguments: dict[str, Any]) -> str:
-    """Say in a line what a call does: by the tool's own words, or its name and arguments."""
+    """Return a line that says what a call does: the tool's summary, or its name and arguments."""
     if template is not None:
         parts = string.Formatter().parse(template)
         words = (text + (_argument(arguments, name) if name else "") for text, name, *_ in parts)
         return scrub("".join(words), limit=150)
-    told = " ".join(f"{name}={_value(value)}" for name, value in arguments.items())
-    return scrub(f"{tool} {told}".strip(), limit=150)
+    given = " ".join(f"{name}={_value(value)}" for name, value in arguments.items())
+    return scrub(f"{tool} {given}".strip(), limit=150)
 
 
 def _action(call: CallProgress) -> str:
     if not call.workflow_id:
         return _cell(call.summary)
-    # Not cut: the id is what its run is found by.
+    # The id is not cut: people find the run by it.
     return f"{_cell(call.summary)} (sub-agent: `{call.workflow_id}`)"
 
 
@@ -129,6 +129,6 @@ def _value(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Make one line of it that cannot break out of a table or a quote."""
+    """Return the text as one line that cannot break out of a table or a quote."""
     one_line = " ".join(scrub(text, limit=200).split())
     return one_line.replace("|", "\\|").replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""What a run is started with, what callers send it, and what it hands to its next execution."""
+"""The input of an agent's run, the requests of callers, and what its next execution gets."""
 
 from __future__ import annotations
 
@@ -17,54 +17,54 @@ with workflow.unsafe.imports_passed_through():
 AGENT_RUN: Final = "AgentRun"
 """The workflow type."""
 TASK_TIMEOUT: Final = timedelta(seconds=5)
-"""How long a run waits for a worker that died *inside* a workflow task; 10 s by default."""
+"""How long Temporal waits for a worker that died *inside* a workflow task; by default 10 s."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """What a run is answering."""
+class OpenRequest:
+    """The request that a run is answering."""
 
     request_id: str | None
-    """The caller's request; None for the prompt that a run was started with."""
+    """The caller's request; None for the prompt in the run's input."""
     step: int
-    """The model turn at which the run took it up."""
+    """The model turn at which the run began to answer it."""
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What a run hands to its next execution, between two turns."""
+    """What a run hands to its next execution when it continues as new, between two turns."""
 
     step: int
     version: int
     epoch: int
-    fresh: list[Message]
-    """What the conversation does not have yet."""
-    task: Task | None
+    new_messages: list[Message]
+    """The messages that the conversation does not have yet."""
+    request: OpenRequest | None
     inbox: list[str]
     unusable: int
     input_digest: str
-    """Of what the run was started with; its prompt is in the conversation by now."""
+    """The digest of the first execution's input, whose prompt is in the conversation by now."""
 
 
 @dataclass(frozen=True)
 class RunInput:
-    """What a run is started with."""
+    """The input of an agent's run."""
 
     agent: str
     prompt: str = ""
     limits: RunLimits = field(default_factory=RunLimits)
     thread_id: str | None = None
-    """The conversation that it goes on with; None is one of its own."""
+    """The conversation that it continues; None is one of its own."""
     request_id: str | None = None
-    """The request, in that conversation, that it is started for."""
+    """The request, in that conversation, for which the run is started."""
     carried: Carried | None = None
 
     @property
     def digest(self) -> str:
-        """By which a second start of the same id is known to be the same.
+        """Tells whether a second start of the same id is the same start.
 
-        Deadlines do not count: a deploy that changes them must not keep a lost reply from being
-        answered by starting again. The run keeps those that it was first started with.
+        Deadlines do not count: after a deploy that changes them, a caller that lost the reply
+        must still be able to start the same run again. The run keeps its first deadlines.
         """
         if self.carried is not None:
             return self.carried.input_digest
@@ -75,18 +75,18 @@ class RunInput:
 
 
 @dataclass(frozen=True)
-class Send:
-    """A caller's request, which is in the ledger by now."""
+class SendRequest:
+    """A caller's request, which the ledger has by now."""
 
     request_id: str
     agent: str | None = None
-    """Who is to answer; None is whoever the run is."""
+    """The agent that must answer; None is the agent of the run."""
 
 
 @dataclass(frozen=True)
-class Sent:
-    """What became of it."""
+class RequestEnd:
+    """Whether a request was answered."""
 
     answered: bool
-    """Its reply is in the ledger. If not, the run ends first, or is another agent's: send it
-    again."""
+    """Its reply is in the ledger. If not, the run ends first, or is another agent's: send the
+    request again."""

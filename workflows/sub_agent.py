@@ -1,11 +1,12 @@
-"""A call that another agent carries out: a child workflow, with a run of its own.
+"""A call that a sub-agent carries out, as a child workflow with a run of its own.
 
-    begin: give its run to the workflow that is about to be started, after ending the one before
-    start it, wait for its end, tell its answer
-    where it gave none: close its run, tell what stands of it
+    begin: give the run to the child that starts next, after the older child has ended
+    start the child, wait for its end, reply with its answer
+    it gave no answer: close its run, reply with what stands of it
 
-The child's run key is the parent's and the position of the call, whichever workflow carries it
-out: what a child of a reset parent asks and does is read back, as the parent's own is.
+The child's run key is the parent's run key and the position of the call, whichever workflow
+carries it out. So the turns and actions of a reset parent's child are read back, as the parent's
+own are.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ with workflow.unsafe.imports_passed_through():
     from ..errors import InvalidArguments, PlanDivergence
     from ..identity import Position
     from .action_headers import MEMO_RUN_KEY, this_run
-    from .activity_calls import call_ledger, stop_here_if_cancelled
+    from .activity_calls import raise_if_cancelled, run_ledger_activity
     from .run_input import AGENT_RUN, TASK_TIMEOUT, RunInput
 
 _STARTS: Final = 3
@@ -60,15 +61,15 @@ async def run_sub_agent(
     content_limit: int,
     started: Callable[[str], None],
 ) -> Reply:
-    """Have an agent carry a call out; return what its caller's model is told.
+    """Have an agent carry a call out; return the reply for the calling model.
 
     Args:
         tool: The agent, as the run remembers it.
         at: The position of the call.
         requested: Its arguments (JSON text).
-        limits: Of the run that calls; its run_deadline stays its own.
+        limits: The limits of the calling run; its run_deadline does not count for the child.
         content_limit: Characters of the answer that travel.
-        started: Told the child's workflow id.
+        started: Called with the child's workflow id.
     """
     try:
         prompt = prompt_in(tool.definition.name, requested)
@@ -77,27 +78,27 @@ async def run_sub_agent(
     given = RunInput(tool.agent, prompt, replace(limits, run_deadline=UNSET))
     begin = BeginSubAgent(this_run(), at, tool.agent, given.digest)
     try:
-        answer = await _carried_out(begin, given, started)
+        answer = await _child_result(begin, given, started)
     except ChildWorkflowError as err:
-        stop_here_if_cancelled()
-        return await _no_answer(begin, _reason(err))
-    stop_here_if_cancelled()
+        raise_if_cancelled()
+        return await _close_child(begin, _reason(err))
+    raise_if_cancelled()
     if answer is None:
-        return await _no_answer(begin, "it gave none before")
+        return await _close_child(begin, "it gave none before")
     result = unpack(RunResult, answer)
     return call_reply.sub_agent_answered(
         result.output, structured=tool.structured, limit=content_limit
     )
 
 
-async def _carried_out(
+async def _child_result(
     begin: BeginSubAgent, given: RunInput, started: Callable[[str], None]
 ) -> RawValue | None:
-    """Return the child's result; None where its run was closed without one before a reset."""
+    """Return the child's result; None if its run was closed without one before a reset."""
     summary = scrub(f"Begin {begin.agent}, for the call at {begin.position}", limit=150)
     for start in range(_STARTS):
-        stop_here_if_cancelled()
-        begun = unpack(BegunSubAgent, await call_ledger(BEGIN_SUB_AGENT, begin, summary))
+        raise_if_cancelled()
+        begun = unpack(BegunSubAgent, await run_ledger_activity(BEGIN_SUB_AGENT, begin, summary))
         if begun.closed:
             return None
         started(begun.workflow_id)
@@ -107,9 +108,9 @@ async def _carried_out(
                 pack(given),
                 id=begun.workflow_id,
                 result_type=RawValue,
-                # The parent's end, or stop, is not reported before the child's tools have ended.
+                # The parent must not end, or stop, before the child's tools have ended.
                 cancellation_type=workflow.ChildWorkflowCancellationType.WAIT_CANCELLATION_COMPLETED,
-                # A parent that is terminated leaves nobody to ask, but its child can close up.
+                # If the parent is terminated, the child can still close its run.
                 parent_close_policy=workflow.ParentClosePolicy.REQUEST_CANCEL,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 task_timeout=TASK_TIMEOUT,
@@ -118,24 +119,24 @@ async def _carried_out(
             )
             return answer
         except WorkflowAlreadyStartedError:
-            # A reset to between the two: what began it was an earlier execution of the parent.
-            # Begun again, the id is of this one, and the child of that one is ended first.
+            # A reset to between begin and start: an earlier execution of the parent began it.
+            # Begin again: the id is of this execution then, and the older child is ended first.
             if start == _STARTS - 1:
                 raise
     raise AssertionError("it was started, or not")
 
 
-async def _no_answer(begin: BeginSubAgent, reason: str) -> Reply:
-    """Close the run of a child that gave no answer; return what is to be told of it."""
+async def _close_child(begin: BeginSubAgent, reason: str) -> Reply:
+    """Close the run of a child that gave no answer; return the reply."""
     end = EndSubAgent(begin.run_key, begin.position, reason)
     summary = scrub(f"Close the run of {begin.agent}, which gave no answer", limit=150)
-    return unpack(Reply, await call_ledger(END_SUB_AGENT, end, summary))
+    return unpack(Reply, await run_ledger_activity(END_SUB_AGENT, end, summary))
 
 
 def _reason(error: ChildWorkflowError) -> str:
     match error.cause:
         case ApplicationError() as cause if cause.type == PlanDivergence.__name__:
-            # The plan of this very run, one level down: it fails, and no model is told.
+            # The plan of this run diverged, one level down: the run fails, and no model reads it.
             raise passed_on(cause, final=True) from error
         case ApplicationError() as cause:
             return scrub(f"{cause.type}: {cause.message}", limit=1_000)

@@ -1,7 +1,7 @@
-"""The turns of a run: ask the model, run the calls of its message side by side, keep the results.
+"""The turns of a run: request the model, run the calls of its message side by side, keep results.
 
-What is new since the conversation's version (`fresh`) goes with the next model call, which
-commits it together with the model's answer.
+What is new since the conversation's version (`new_messages`) travels with the next model turn,
+which commits it together with the completion.
 """
 
 from __future__ import annotations
@@ -33,31 +33,32 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import position
     from .action_headers import Surroundings, surroundings, this_run
     from .activity_calls import (
-        call_ledger,
-        carry_out,
+        despite_cancellation,
         failure,
-        see_through,
+        raise_if_cancelled,
+        run_activity,
+        run_ledger_activity,
         side_by_side,
-        stop_here_if_cancelled,
         type_of,
     )
     from .progress import Progress
-    from .run_input import RunInput, Task
-    from .tool_calls import Calls, content_share
+    from .run_input import OpenRequest, RunInput
+    from .settled_call import content_share
+    from .tool_calls import ToolCalls
 
 MAX_CONVERSATION: Final = 1_700_000
-"""Characters of a model call's input. A payload over 2 MiB would wedge the workflow task for
-ever; what results of a turn travel with is bounded well below (`MAX_TURN`)."""
+"""Characters of a model turn's input. A payload over 2 MiB would wedge the workflow task for ever.
+The results of one turn are bounded well below (`MAX_TURN`)."""
 
 
-class Turns:
-    """Where a run is in its conversation.
+class AgentTurns:
+    """Takes the turns of a run, and knows where it is in its conversation.
 
     Args:
         spec: What the run keeps of its agent.
-        version: Of its conversation.
-        given: What it was started with.
-        progress: What it shows.
+        version: The conversation's version.
+        given: The run's input.
+        progress: Shows the run to people.
     """
 
     def __init__(self, spec: AgentSpec, version: int, given: RunInput, progress: Progress) -> None:
@@ -66,13 +67,13 @@ class Turns:
         """Model turns so far."""
         self.version = version
         self.epoch = 0
-        self.fresh: list[Message] = [] if given.thread_id else [Message.user(given.prompt)]
-        """What the conversation does not have yet."""
+        self.new_messages: list[Message] = [] if given.thread_id else [Message.user(given.prompt)]
+        """The messages that the conversation does not have yet."""
         self.unusable = 0
         """Turns in a row in which the model gave nothing usable."""
         self.problem = ""
-        """What was wrong with the last one."""
-        self.calls = Calls(
+        """What was wrong with the last of them."""
+        self.calls = ToolCalls(
             heartbeat_seconds=spec.heartbeat_seconds,
             thread_id=given.thread_id,
             progress=progress,
@@ -86,102 +87,104 @@ class Turns:
         progress.model = spec.model
 
     @classmethod
-    def opened(cls, opened: Opened, given: RunInput, progress: Progress) -> Turns:
+    def opened(cls, opened: Opened, given: RunInput, progress: Progress) -> AgentTurns:
         """Begin, or go on, with what opening the run returned."""
         turns = cls(opened.spec, opened.version, given, progress)
         if given.carried is not None:
             carried = given.carried
             turns.step, turns.version, turns.epoch = carried.step, carried.version, carried.epoch
-            turns.fresh, turns.unusable = list(carried.fresh), carried.unusable
+            turns.new_messages, turns.unusable = list(carried.new_messages), carried.unusable
         return turns
 
-    async def take(self, task: Task) -> RunResult | None:
-        """Take one turn for a task; return its result if that was the last one."""
+    async def take(self, request: OpenRequest) -> RunResult | None:
+        """Take one turn to answer a request; return its result if that was the last turn."""
         self._progress.steps = self.step + 1
-        self._show(f"step {self.step + 1}: asking the model")
-        answer = await self._ask(task)
-        stop_here_if_cancelled()
-        self.version, self.fresh = answer.version, []
+        self._show(f"step {self.step + 1}: waiting for the model")
+        answer = await self._request_model(request)
+        raise_if_cancelled()
+        self.version, self.new_messages = answer.version, []
         if answer.replied is not None:
-            # By another run, perhaps at this very moment: go on from there.
+            # Another run has answered it, perhaps at this very moment: go on from there.
             return answer.replied
         completion = answer.completion
         self.epoch = answer.epoch
         self._progress.usage = answer.usage
-        result = self._result(task, answer)
+        result = self._result(request, answer)
         if result is None:
-            await self._go_on(completion)
+            await self._continue(completion)
         self.step += 1
         return result
 
-    def _result(self, task: Task, answer: TurnResult) -> RunResult | None:
+    def _result(self, request: OpenRequest, answer: TurnResult) -> RunResult | None:
         completion = answer.completion
         if not self.spec.ends_with(completion):
             return None
         text = completion.text if completion.output is None else completion.output
-        steps = self.step - task.step + 1
+        steps = self.step - request.step + 1
         return RunResult(text, steps, completion.finish_reason, answer.usage)
 
-    async def _go_on(self, completion: Completion) -> None:
-        """Do what the model asks for, and take down what it is to read next."""
+    async def _continue(self, completion: Completion) -> None:
+        """Run the calls of the completion; keep what the model reads next."""
         problems = [call.problem for call in completion.calls if call.problem is not None]
         usable = len(completion.calls) > len(problems)
         self.unusable = 0 if usable else self.unusable + 1
         if not usable:
             self.problem = scrub(problems[0], limit=300) if problems else "no output was given"
         if not completion.calls:
-            self.fresh.append(Message.user(OUTPUT_REQUEST))
+            self.new_messages.append(Message.user(OUTPUT_REQUEST))
             return
         self._show(f"step {self.step + 1}: {len(completion.calls)} calls")
-        self.fresh.append(Message.tool(await self._run_calls(completion.calls)))
+        self.new_messages.append(Message.tool(await self._run_calls(completion.calls)))
 
-    async def _ask(self, task: Task) -> TurnResult:
-        request = to_text(
+    async def _request_model(self, request: OpenRequest) -> TurnResult:
+        call = to_text(
             CallModel(
                 this_run(),
                 self.step,
                 thread_id=self._thread_id or this_run(),
                 version=self.version,
                 epoch=self.epoch,
-                messages=self.fresh,
-                request_id=task.request_id,
-                request_step=task.step,
+                messages=self.new_messages,
+                request_id=request.request_id,
+                request_step=request.step,
             )
         )
-        if len(request) > MAX_CONVERSATION:
+        if len(call) > MAX_CONVERSATION:
             raise failure(
-                ConversationTooLarge(f"turn {self.step + 1} has {len(request)} characters of input")
+                ConversationTooLarge(f"turn {self.step + 1} has {len(call)} characters of input")
             )
         try:
-            raw = await self._carry_out_turn(request)
+            raw = await self._run_model_activity(call)
         except ActivityError as err:
             if type_of(err) != RUN_LOST:
                 raise
             run = self._given
             again = OpenRun(this_run(), run.agent, run.digest, run.limits, run.thread_id, self.spec)
-            await call_ledger(OPEN_RUN, again, "Open the run again, which the ledger has lost")
-            raw = await self._carry_out_turn(request)
+            await run_ledger_activity(
+                OPEN_RUN, again, "Open the run again, which the ledger has lost"
+            )
+            raw = await self._run_model_activity(call)
         if raw is None:
             raise failure(NodeTimeout(f"turn {self.step + 1}: the model's attempts were lost"))
         return await self._recorded(raw)
 
-    async def _carry_out_turn(self, request: str) -> RawValue | None:
-        return await carry_out(
+    async def _run_model_activity(self, call: str) -> RawValue | None:
+        return await run_activity(
             CALL_MODEL,
-            pack_text(request),
+            pack_text(call),
             at=f"{self.step}.model",
             limits=self.spec.model_limits,
             heartbeat_seconds=self.spec.heartbeat_seconds,
-            summary=scrub(f"Ask {self.spec.model}, turn {self.step + 1}", limit=150),
+            summary=scrub(f"{self.spec.model}, turn {self.step + 1}", limit=150),
         )
 
     async def _recorded(self, raw: RawValue) -> TurnResult:
-        """Return the answer that is on record; have it recorded, if its attempt could not."""
+        """Return the turn that is on record; have it recorded if its attempt could not."""
         answer = unpack(TurnResult, raw)
         if answer.unrecorded is None:
             return answer
-        recording = call_ledger(RECORD_TURN, answer.unrecorded, "Record what the model answered")
-        return unpack(TurnResult, await see_through(recording))
+        recording = run_ledger_activity(RECORD_TURN, answer.unrecorded, "Record the completion")
+        return unpack(TurnResult, await despite_cancellation(recording))
 
     async def _run_calls(self, calls: list[ToolCall]) -> list[ToolResult]:
         """Run the calls of one message side by side; each settles on its own, in order."""

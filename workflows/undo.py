@@ -1,8 +1,8 @@
-"""Taking back what a run did: what is unknown is settled, what stands is undone, last first.
+"""The undo of a run: unknown actions are settled, what stands is undone, the latest first.
 
-The ledger says what is due, the guard carries it out as it does any call, and every outcome is
-on record before the next step. Nothing of it can be stopped: a cancellation waits until it is
-through. So it ends, whatever the tools do, and says what stands.
+The ledger says what is due, the guard makes each call as it makes any call, and every outcome is
+recorded before the next step. An undo cannot be stopped: a cancellation waits until it has
+finished. So it ends whatever the tools do, and reports what stands.
 """
 
 from __future__ import annotations
@@ -31,26 +31,25 @@ with workflow.unsafe.imports_passed_through():
     from ..canonical import scrub
     from ..identity import ActionKey, RunKey, split_action_key
     from ..ledger.undo_rules import UndoReport
-    from .activity_calls import call_ledger
+    from .activity_calls import run_ledger_activity
     from .progress import Progress
-    from .tool_calls import shown_state, step_reply
+    from .settled_call import state_of, step_reply
 
 _TRY_AGAIN: Final = "`commitline undo RUN` tries again what stands."
 _ALL_UNDONE: Final = "What can be undone of it is undone."
-_AFRESH_AT_MOST: Final = 60
-"""How often a call is started afresh that could not be dispatched. Nothing can stop an undo, so
-nothing may keep it for ever: what could not be begun for half an hour is passed by, and can be
-tried again."""
-_REASONS_AT_MOST: Final = 200
-"""How many reasons travel to the report, which tells of no more actions."""
+_MAX_RESTARTS: Final = 60
+"""How often a call that was not dispatched starts again. Nothing can stop an undo, so nothing may
+keep it for ever: it skips what could not begin for half an hour, and a later undo can try it."""
+_MAX_REASONS: Final = 200
+"""How many reasons travel to the report, which lists no more actions."""
 
 
 class Undo:
-    """Takes back what one run, and the runs of its sub-agents, did.
+    """Undoes what one run, and the runs of its sub-agents, did.
 
     Args:
         run_key: The run.
-        progress: Where it is shown.
+        progress: Shows the undo to people.
     """
 
     def __init__(self, run_key: RunKey, progress: Progress) -> None:
@@ -63,24 +62,26 @@ class Undo:
     async def run(
         self, why: str, *, failed: bool, again: bool = False, unless: Sequence[str] = ()
     ) -> UndoReport | None:
-        """Undo the run, if it is to be undone; return what stands, or None where it is not.
+        """Undo the run if it must be undone; return the report, or None if it was not undone.
 
         Args:
             why: For people.
-            failed: The run failed; one that was cancelled is undone only where its stop said so.
-            again: A person asks for it, of a run that has ended.
-            unless: Tools; a run that failed is not undone once a call of theirs took effect,
-                or may have.
+            failed: The run failed. A run that was cancelled is undone only if its stop said so.
+            again: A person has started the undo, of a run that has ended.
+            unless: Names of tools. A run that failed is not undone once a call of one of them
+                took effect, or may have taken effect.
         """
         begin = BeginUndo(self._run_key, scrub(why, limit=1_000), failed, again, list(unless))
-        if not unpack(bool, await call_ledger(BEGIN_UNDO, begin, "Is what it did to be undone?")):
+        if not unpack(
+            bool, await run_ledger_activity(BEGIN_UNDO, begin, "Must the run be undone?")
+        ):
             return None
         self._show("undoing what it did")
         while True:
             await self._take_steps()
             finish = FinishUndo(self._run_key, self._passed, self._reasons)
             outcome = unpack(
-                UndoOutcome, await call_ledger(FINISH_UNDO, finish, "Say what is undone")
+                UndoOutcome, await run_ledger_activity(FINISH_UNDO, finish, "Report what is undone")
             )
             if outcome.finished:
                 if outcome.report is not None:
@@ -89,39 +90,41 @@ class Undo:
 
     async def _take_steps(self) -> None:
         while True:
-            asked = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
-            plan = unpack(UndoPlan, await call_ledger(PLAN_UNDO, asked, "What is to be undone?"))
+            request = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
+            plan = unpack(
+                UndoPlan, await run_ledger_activity(PLAN_UNDO, request, "What is to be undone?")
+            )
             # The activity has given other workers the time to plan them.
-            self._unserved |= {step.tool for step in plan.steps if step.lacking}
+            self._unserved |= {step.tool for step in plan.steps if step.unserved}
             if not plan.steps:
                 return
             for step in plan.steps:
-                await self._take(step, plan.heartbeat_seconds)
+                await self._take_step(step, plan.heartbeat_seconds)
 
-    async def _take(self, step: UndoStep, heartbeat_seconds: float) -> None:
-        """Take one step; what cannot be done is passed by, and said."""
+    async def _take_step(self, step: UndoStep, heartbeat_seconds: float) -> None:
+        """Take one step; if that is not possible, skip it and keep the reason for the report."""
         if step.header is None:
-            self._pass(step, step.problem)
+            self._skip(step, step.problem)
             return
-        shown = self._progress.begin(step.header.position, step.summary)
+        call = self._progress.begin(step.header.position, step.summary)
         self._show(self._progress.state)
         try:
             reply = await step_reply(
                 step,
                 step.header,
                 heartbeat_seconds=heartbeat_seconds,
-                afresh_at_most=_AFRESH_AT_MOST,
+                max_restarts=_MAX_RESTARTS,
             )
         except ActivityError as err:
-            # It must not keep the others from being undone.
-            self._pass(step, str(err.cause or err))
-            shown.state = "error"
+            # It must not keep the other actions from being undone.
+            self._skip(step, str(err.cause or err))
+            call.state = "error"
         else:
-            shown.state = shown_state(reply)
+            call.state = state_of(reply)
             if step.header.undoes is not None and reply.status == "ok":
                 self._show_undone(step.header.undoes)
             if reply.action_key is None:
-                self._pass(step, str(reply.content))
+                self._skip(step, str(reply.content))
         self._show(self._progress.state)
 
     def _show_undone(self, key: ActionKey) -> None:
@@ -130,9 +133,9 @@ class Undo:
             if run == self._run_key and call.position == at:
                 call.state = "undone"
 
-    def _pass(self, step: UndoStep, why: str) -> None:
+    def _skip(self, step: UndoStep, why: str) -> None:
         self._passed.append(step.passes or step.key)
-        if len(self._reasons) < _REASONS_AT_MOST:
+        if len(self._reasons) < _MAX_REASONS:
             self._reasons[step.key] = scrub(why, limit=300)
 
     def _show(self, state: str) -> None:
@@ -141,7 +144,7 @@ class Undo:
 
 
 def with_report(error: BaseException, report: UndoReport | None) -> BaseException:
-    """Return how a run fails, with what of it was undone, and what stands."""
+    """Return the error of a run, with what of it was undone, and what stands."""
     if report is None or not isinstance(error, ApplicationError):
         return error
     fields = ErrorFields.read(error)

@@ -1,7 +1,7 @@
-"""`UndoRun`: takes back what an ended run did, because a person asks for it.
+"""`UndoRun`: undoes an ended run, because a person wants it undone.
 
-Its id is ``undo:<run key>``, so that one at a time is at it. What an earlier unwinding could not
-undo is tried again; what is undone stays undone.
+Its id is ``undo:<run key>``, so only one undo of a run works at a time. What an earlier undo could
+not undo is tried again; what is undone stays undone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.undo import UndoAgain
+    from ..activities.contract.undo import UndoRequest
     from ..activities.contract.wire import pack, unpack
     from ..ledger.undo_rules import UndoReport
-    from .activity_calls import see_through
+    from .activity_calls import despite_cancellation
     from .progress import Progress
     from .run_failure import run_failure
     from .undo import Undo
@@ -30,12 +30,12 @@ class UndoRun:
 
     @workflow.run
     async def run(self, raw: RawValue) -> RawValue:
-        """Undo it; input `UndoAgain`, result `UndoReport`, both as JSON."""
-        given = unpack(UndoAgain, raw)
+        """Undo it; input `UndoRequest`, result `UndoReport`, both as JSON."""
+        given = unpack(UndoRequest, raw)
         progress = Progress(agent="undo", prompt=given.run_key)
-        unwinding = Undo(given.run_key, progress)
+        undo = Undo(given.run_key, progress)
         try:
-            report = await see_through(unwinding.run(given.why, failed=False, again=True))
+            report = await despite_cancellation(undo.run(given.why, failed=False, again=True))
         except ActivityError as err:
             raise run_failure(err) from err
         progress.state = "done"

@@ -22,14 +22,23 @@ from typing import Any, Final
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from ...canonical import scrub
-from ...errors import CommitlineError, LedgerUnavailable, RunNotRunning
+from ...errors import (
+    ActionError,
+    AnswerRefused,
+    ApprovalRefused,
+    CommitlineError,
+    LedgerUnavailable,
+    RunNotRunning,
+)
 
 NOT_STARTED: Final = "NotStarted"
 """The type of the failure of a call that was not dispatched: the run waits, and starts it
 again, with a new clock."""
 
 _BENIGN: Final = ApplicationErrorCategory.BENIGN
-"""Of what is tried again by design: the SDK need not log a traceback of it."""
+"""For what happens by design: the SDK need not log a traceback of it."""
+_REFUSALS: Final = (ActionError, ApprovalRefused, AnswerRefused)
+"""Errors that somebody caused, and reads: a wrong argument, a decision that came too late."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +95,12 @@ def as_failure(
         error: What happened.
         final: Whether Temporal makes no other attempt; by default as the error says of itself.
         delay: Before the next attempt; by default the retry policy's.
-        benign: Whether the SDK logs no traceback; by default of what is tried again.
+        benign: Whether the SDK logs no traceback; by default of a retry, and of a refusal.
         limit: Characters of the message.
     """
     final = not error.retryable if final is None else final
-    benign = not final if benign is None else benign
+    if benign is None:
+        benign = not final or isinstance(error, _REFUSALS)
     if delay is None and isinstance(error, LedgerUnavailable):
         delay = timedelta(seconds=1)
     return ErrorFields.of(error, limit=limit).as_failure(

@@ -8,12 +8,12 @@ from typing import Final
 from ...identity import Position, RunKey
 from .reply import Reply
 
-ADMIT: Final = "commitline.admit"
+CHECK_APPROVAL: Final = "commitline.admit"
 DECIDE: Final = "commitline.decide"
 
 
 @dataclass(frozen=True)
-class Admit:
+class CheckApproval:
     """A call that a person may have to approve."""
 
     run_key: RunKey
@@ -26,7 +26,7 @@ class Admit:
 
 
 @dataclass(frozen=True)
-class Admission:
+class ApprovalState:
     """What becomes of it: exactly one of the three."""
 
     arguments: str | None = None

@@ -1,4 +1,4 @@
-"""What passes between the relay's workflows and the activities that do its work."""
+"""What passes between the relay's workflows and the activities that work for them."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from ...identity import ActionKey
 from .undo import UndoStep
 
 SETTLE_ACTION: Final = "SettleAction"
-"""The workflow that sees to one action; its id is ``settle:<action key>``."""
+"""The workflow that settles or sends one action; its id is ``settle:<action key>``."""
 RELAY: Final = "Relay"
-"""The workflow that looks for what nobody sees to; a schedule starts it."""
+"""The workflow that looks for due actions and for runs that are gone; a schedule starts it."""
 
-LOOK_AT: Final = "commitline.look_at"
-SETTLED: Final = "commitline.settled"
-SCAN: Final = "commitline.scan"
-SWEEP: Final = "commitline.sweep"
+CLOSE_GONE_RUNS: Final = "commitline.close_gone_runs"
+START_SETTLEMENTS: Final = "commitline.start_settlements"
+PLAN_SETTLEMENT: Final = "commitline.plan_settlement"
+FINISH_SETTLEMENT: Final = "commitline.finish_settlement"
 
 
 @dataclass(frozen=True)
-class Settling:
-    """What is to be done about a queued action."""
+class SettlementPlan:
+    """What the relay does next about a queued action: one call, a wait, or nothing."""
 
     step: UndoStep | None = None
-    """One call; None is nothing."""
+    """The call."""
     heartbeat_seconds: float = 10.0
     wait_seconds: float = 0.0
-    """An attempt may be at work on it: look again then."""
+    """An attempt may be at work on the action: plan again after this time."""
     why: str = ""
-    """Why nothing is to be done, or what is; for people."""
+    """Why there is nothing to do, or why the relay waits; for people."""
 
 
 @dataclass(frozen=True)
-class Settled:
-    """An action was seen to."""
+class FinishSettlement:
+    """A settlement has ended."""
 
     key: ActionKey
     failed: str = ""
-    """Why it could not be."""
+    """Why it failed; empty if it did not."""

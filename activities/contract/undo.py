@@ -31,7 +31,7 @@ class BeginUndo:
 
 
 @dataclass(frozen=True)
-class UndoAgain:
+class UndoRequest:
     """Undo a run that has ended."""
 
     run_key: RunKey
@@ -65,8 +65,8 @@ class UndoStep:
     header: ActionHeader | None = None
     problem: str = ""
     """Why it cannot be done."""
-    lacking: bool = False
-    """This worker cannot do it; another one may."""
+    unserved: bool = False
+    """This worker does not serve the tool; another one may."""
     passes: ActionKey | None = None
     """What is passed by where it cannot be done; see `DueUndo.passes`."""
 

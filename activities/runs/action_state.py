@@ -1,7 +1,7 @@
-"""`action_state`: by which a model asks what became of a call that was accepted.
+"""The activity of `action_state`, the tool that returns the state of an accepted action.
 
-Agents with a detached tool have it, beside their own. It reads the ledger, and tells of nothing
-but the actions of the run's own conversation.
+Every agent with a detached tool has this tool too. It reads the ledger, and returns only actions
+of the run's own conversation.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..replies import call_reply
 
 
 def action_state_activity(ledger: ActionLedger) -> Callable[[RawValue], Any]:
-    """Return the activity, which runs under the guard as every tool's does."""
+    """Return the activity. It runs under the guard, as every tool's activity does."""
 
     @activity.defn(name=ACTION_STATE)
     async def run(arguments: RawValue) -> dict[str, Any]:
         key = parse(raw_text(arguments))["action"]
         try:
             found = await ledger.get(ActionKey(key)) if key.isprintable() else None
-            if found is None or not await _is_ours(ledger, found):
+            if found is None or not await _is_of_conversation(ledger, found):
                 raise ToolRefused(f"this conversation has no action {key[:200]!r}")
         except LedgerUnavailable as err:
             raise NotAttempted(err.message) from err
@@ -39,10 +39,10 @@ def action_state_activity(ledger: ActionLedger) -> Callable[[RawValue], Any]:
     return run
 
 
-async def _is_ours(ledger: ActionLedger, found: Action) -> bool:
-    """Whether the action is of the asking run, or of its conversation."""
-    asking = current_call.get().run_key
-    if found.run_key == asking:
+async def _is_of_conversation(ledger: ActionLedger, found: Action) -> bool:
+    """Whether the action is of the calling run, or of its conversation."""
+    calling = current_call.get().run_key
+    if found.run_key == calling:
         return True
-    run = await ledger.get_run(asking)
+    run = await ledger.get_run(calling)
     return run is not None and run.thread_id is not None and run.thread_id == found.thread_id

@@ -1,4 +1,4 @@
-"""One request of a model: bounded in time, its failures counted, what it said made safe to keep."""
+"""One model request: bounded in time, failures counted, the completion checked."""
 
 from __future__ import annotations
 
@@ -39,20 +39,21 @@ MAX_COMPLETION: Final = 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A model that is asked on behalf of a run."""
+class RunModel:
+    """The model of a run, as the run's spec names it."""
 
     model: Model
     spec: AgentSpec
     output: OutputType | None
-    """How its answer is checked, where that is structured."""
+    """Checks the completion of an agent with an ``output_type``; None for other agents."""
 
     async def complete(self, messages: list[Message]) -> Completion:
-        """Ask once; return what it said, with what must not be run of it marked.
+        """Send one model request; return the completion, with each call that must not run marked.
 
         Raises:
-            ApplicationError: It could not answer; retried by Temporal up to the agent's tries.
-            ModelRejected: It never will.
+            ApplicationError: The model was unavailable. Temporal tries again, up to the agent's
+                ``model_tries``.
+            ModelRejected: The same request can never succeed.
             asyncio.CancelledError: The caller was cancelled.
         """
         spec = self.spec
@@ -65,13 +66,13 @@ class Asked:
             messages=messages,
         )
 
-        async def ask() -> Completion:
+        async def request() -> Completion:
             try:
                 return self._checked(await self.model.complete(given))
             except BaseException as err:
                 raise_contained(spec.model, err)
 
-        end = await call_within(limits.nearest, ask())
+        end = await call_within(limits.nearest, request())
         if isinstance(end.how, Returned):
             return end.how.value  # type: ignore[no-any-return]
         if end.stopped_by == "caller":
@@ -93,7 +94,7 @@ class Asked:
             error, Exception
         ):
             raise error
-        # A fault of the model's own code, which Temporal would pay for again and again.
+        # A fault in the model's code: each retry would pay for one more request.
         raise ModelRejected(
             f"{spec.model} raised {type(error).__name__}: {error_text(error)[:500]}"
         ) from error
@@ -104,7 +105,9 @@ class Asked:
 
 
 def completion_text(completion: Completion) -> str:
-    """Write a completion, sure that it can be read again: a row that cannot wedges the run.
+    """Return a completion as JSON text that can be read again.
+
+    A row that cannot be read would keep the run from going on, for ever.
 
     Raises:
         ModelRejected: It has no JSON form, or is too large to travel.
@@ -122,21 +125,22 @@ def completion_text(completion: Completion) -> str:
 def model_failure(
     error: ModelUnavailable, *, limit: int, node_seconds: float | None, spent: float
 ) -> ApplicationError:
-    """Count the request that failed, on the heartbeat, which the next attempt reads.
+    """Count a failed model request; return the failure that Temporal retries or not.
 
-    Temporal's own attempts are not counted: a dead worker or an outage of the ledger is not
-    the model's failure and must not use up its tries.
+    The count is in the heartbeat's details, which the next attempt reads. Temporal's own
+    attempts are not counted: a dead worker, or a ledger that is away, is no failure of the model
+    and must not use up its tries.
     """
     tries = failed_so_far() + 1
     activity.heartbeat(tries)
     delay = error.retry_after or back_off(
         tries, first=timedelta(seconds=1), longest=timedelta(seconds=30)
     )
-    told: CommitlineError = error
+    failed_by: CommitlineError = error
     final = tries >= limit
     if not final and node_seconds is not None and spent + delay.total_seconds() > node_seconds:
         final = True
-        told = NodeTimeout(f"no time for another try of the model; the last: {error.message}")
-    fields = ErrorFields.of(told, limit=450)
+        failed_by = NodeTimeout(f"no time for another try of the model; the last: {error.message}")
+    fields = ErrorFields.of(failed_by, limit=450)
     counted = replace(fields, message=f"model request {tries} of {limit}: {fields.message}")
-    return counted.as_failure(type(told).__name__, non_retryable=final, next_retry_delay=delay)
+    return counted.as_failure(type(failed_by).__name__, non_retryable=final, next_retry_delay=delay)

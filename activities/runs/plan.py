@@ -1,4 +1,4 @@
-"""The activity that opens the run of a plan: checked by the tools that are served, first."""
+"""The activity that opens the run of a plan, after checking the plan against the tools served."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 
-from ...errors import LedgerError, PlanInvalid, RunNotRunning
+from ...errors import PlanInvalid
 from ...ledger import ActionLedger
 from ..app.app import App
 from ..app.plan_check import check_order, check_structure
 from ..app.tool_spec import tool_spec
-from ..contract.activity_failure import as_failure
 from ..contract.conversation import ToolDefinition
 from ..contract.deadlines import resolve
 from ..contract.plans import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
 from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.ledger_write import persist
-from .run import what_is_left
+from .run import check_not_stopped, seconds_left
 from .served import served_tool
 
 log = structlog.get_logger("commitline")
@@ -46,60 +45,54 @@ class PlanActivities:
 
     @activity.defn(name=OPEN_PLAN)
     async def open_plan(self, raw: RawValue) -> RawValue:
-        """Check the plan and register its run; return what it keeps (`PlanSpec`).
+        """Check the plan and register its run; return what the run keeps (`PlanSpec`).
 
-        Safe to repeat: what the run keeps is what it kept the first time, and a plan that was
-        opened is not checked again, by newer tools.
+        Safe to repeat: the run keeps the spec of the first time, and a plan whose run is open
+        is not checked again against newer tools.
         """
         request = unpack(OpenPlan, raw)
         info = activity.info()
-        try:
-            found = await persist(lambda: self._ledger.get_run(request.run_key))
-            spec = None if found is None or found.spec is None else found.spec
-            if spec is None:
-                spec = to_text(await self._checked(request.plan))
-            run = await persist(
-                lambda: self._ledger.open_run(
-                    run_key=request.run_key,
-                    workflow_id=info.workflow_id or "",
-                    agent=request.plan.name,
-                    input_digest=request.input_digest,
-                    attempt_at=info.started_time,
-                    spec=spec,
-                    namespace=info.namespace,
-                )
+        found = await persist(lambda: self._ledger.get_run(request.run_key))
+        spec = None if found is None else found.spec
+        if spec is None:
+            spec = to_text(await self._checked(request.plan))
+        run = await persist(
+            lambda: self._ledger.open_run(
+                run_key=request.run_key,
+                workflow_id=info.workflow_id or "",
+                agent=request.plan.name,
+                input_digest=request.input_digest,
+                attempt_at=info.started_time,
+                spec=spec,
+                namespace=info.namespace,
             )
-            if run.stopped_at is not None:
-                raise RunNotRunning(
-                    f"the run {run.run_key} was stopped: {run.stop_reason}",
-                    stopping=run.state == "stopping",
-                )
-        except PlanInvalid as err:
-            log.warning("plan.refused", plan=request.plan.name[:64], reason=err.message)
-            raise as_failure(err) from err
-        except LedgerError as err:
-            raise as_failure(err) from err
+        )
+        check_not_stopped(run)
         assert run.spec is not None, "kept when it was opened"
         kept = from_text(PlanSpec, run.spec)
-        return pack(replace(kept, deadline_seconds=what_is_left(kept.deadline_seconds, run)))
+        return pack(replace(kept, deadline_seconds=seconds_left(kept.deadline_seconds, run)))
 
     async def _checked(self, plan: PlanInput) -> PlanSpec:
-        """Return what the run is to keep, of a plan that can work.
+        """Return what the run keeps of a plan that can work.
 
         Raises:
-            PlanInvalid: It cannot, by the tools that this worker serves.
-            ApplicationError: This worker lacks a tool; another one may have it.
+            PlanInvalid: It cannot work with the tools that this worker serves.
+            ApplicationError: This worker does not serve a tool; another one may.
         """
-        check_structure(plan.stages)
         names = dict.fromkeys(one.tool for stage in plan.stages for one in stage)
-        tools = {name: served_tool(self._app, name) for name in names}
-        # Their validators are the application's, and may take a while.
-        await asyncio.to_thread(check_order, plan.stages, tools)
+        try:
+            check_structure(plan.stages)
+            tools = {name: served_tool(self._app, name) for name in names}
+            # Their validators are the application's, and may take a while.
+            await asyncio.to_thread(check_order, plan.stages, tools)
+        except PlanInvalid as err:
+            log.warning("plan.refused", plan=plan.name[:64], reason=err.message)
+            raise
         for name in sorted(set(plan.limits.tool_timeouts) - set(names)):
             log.warning("limits.tool_unknown", tool=name[:64], agent=plan.name)
         specs = [tool_spec(made, plan.limits) for made in tools.values()]
         return PlanSpec(
-            # No model is told of them: what they are described by need not travel.
+            # No model reads them: descriptions and schemas need not travel.
             [replace(one, definition=_undescribed(one.definition)) for one in specs],
             self._heartbeat_seconds,
             resolve("run_deadline", plan.limits.run_deadline),

@@ -1,22 +1,20 @@
-"""Whether a call that asked midway may go on: its question's answer, or its end.
+"""The activities of a question that a tool asked midway: look at its state, record its answer.
 
-The question is written by the guard, as the attempt that asks ends, and the answer by
-`answer`, before the update that brings it is answered. The run reads it from there.
+The guard writes the question when the attempt that asked it ends. `answer` writes the answer
+before the workflow's update returns. The workflow reads both from the ledger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 
-from ...errors import AnswerRefused, LedgerError
 from ...identity import action_key
 from ...ledger import QuestionLedger
-from ..contract.activity_failure import as_failure
 from ..contract.deadlines import wait_seconds
 from ..contract.questions import ANSWER, CHECK_QUESTION, Answer, CheckQuestion, QuestionState
 from ..contract.wire import pack, unpack
@@ -24,12 +22,12 @@ from ..replies import call_reply
 
 log = structlog.get_logger("commitline")
 
-_BUSY_SECONDS = 1.0
-"""How soon to look again at an expired question whose call somebody is at work on."""
+_BUSY_SECONDS: Final = 1.0
+"""How soon to look again at an expired question while an attempt works on its call."""
 
 
 class QuestionActivities:
-    """The activities of calls that ask midway."""
+    """The activities of calls that wait for a person's answer."""
 
     def __init__(self, questions: QuestionLedger) -> None:
         self._questions = questions
@@ -37,24 +35,24 @@ class QuestionActivities:
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
         """What a worker registers."""
-        return (self.look, self.answer)
+        return (self.check_question, self.answer)
 
     @activity.defn(name=CHECK_QUESTION)
-    async def look(self, raw: RawValue) -> RawValue:
-        """Say what became of a question. Safe to repeat; one that has expired ends its call."""
+    async def check_question(self, raw: RawValue) -> RawValue:
+        """Return the `QuestionState` of a question. One that has expired ends its call.
+
+        Safe to repeat.
+        """
         request = unpack(CheckQuestion, raw)
         key = action_key(request.run_key, request.position)
-        try:
-            question, action = await self._questions.look(key, request.number)
-        except LedgerError as err:
-            raise as_failure(err) from err
+        question, action = await self._questions.look(key, request.number)
         match None if question is None else question.state:
             case "waiting":
                 assert question is not None
                 return pack(QuestionState(wait_seconds=wait_seconds(question.seconds_left)))
             case "expired":
                 assert question is not None
-                if action is None:  # it only reads, and has no row
+                if action is None:  # a READ has no row
                     return pack(QuestionState(call_reply.done(None, question.not_executed)))
                 if action.state in ("intent", "dispatched"):
                     return pack(QuestionState(wait_seconds=_BUSY_SECONDS))
@@ -66,17 +64,11 @@ class QuestionActivities:
 
     @activity.defn(name=ANSWER)
     async def answer(self, raw: RawValue) -> RawValue:
-        """Take a person's answer down. Safe to repeat: the first one counts."""
+        """Record a person's answer. Safe to repeat: the first answer counts."""
         said = unpack(Answer, raw)
         key = action_key(said.run_key, said.position)
-        try:
-            # Taken for gone, and reset: no claim has come yet that says so.
-            await self._questions.go_on(said.run_key, attempt_at=activity.info().started_time)
-            answered = await self._questions.answer(key, said.number, said.answer, by=said.by)
-        except AnswerRefused as err:
-            # The person is told; the SDK need not log a traceback of it.
-            raise as_failure(err, benign=True) from err
-        except LedgerError as err:
-            raise as_failure(err) from err
+        # The relay may have closed the run as gone before a reset; no claim has come since.
+        await self._questions.go_on(said.run_key, attempt_at=activity.info().started_time)
+        answered = await self._questions.answer(key, said.number, said.answer, by=said.by)
         log.info("question.answered", action_key=key, number=said.number, by=answered.answered_by)
         return pack(answered.number)

@@ -29,7 +29,7 @@ from temporalio.service import RPCError
 from ...config import Settings
 from ...ledger import listen
 from ..contract.relay import RELAY
-from .relay import Relay
+from .due_actions import DueActions
 
 log = structlog.get_logger("commitline")
 
@@ -88,7 +88,7 @@ def _updated(found: ScheduleUpdateInput, settings: Settings) -> ScheduleUpdate |
     return ScheduleUpdate(stands)
 
 
-async def scan_when_notified(relay: Relay, settings: Settings) -> None:
+async def scan_when_notified(due: DueActions, settings: Settings) -> None:
     """Have the relay scan after each notification, and by the clock, until cancelled.
 
     What a scan raises is logged, and the next one comes by the clock: the relay outlives an
@@ -97,7 +97,7 @@ async def scan_when_notified(relay: Relay, settings: Settings) -> None:
 
     async def scan() -> None:
         try:
-            await relay.scan()
+            await due.start_settlements()
         except Exception as err:
             log.warning("relay.scan_failed", error=type(err).__name__, reason=str(err)[:300])
 

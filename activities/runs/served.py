@@ -1,8 +1,8 @@
-"""What a worker does not serve: for a while another one may, during a deploy; then it is said.
+"""Agents and tools that a worker serves, and what happens with one that it does not serve.
 
-A task queue hands work to any of its workers. One of the release before, or after, may lack the
-agent or the tool that a run is about. So each is looked for some time, and then the run ends
-with a clear failure instead of trying for ever.
+A task queue hands work to any of its workers. During a deploy, some of them may lack the agent or
+the tool that a run needs. So the attempt fails and Temporal gives the next one to any worker, for
+some time. Then the run ends with a clear failure; it does not try for ever.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ log = structlog.get_logger("commitline")
 
 _LACKING: Final = "not served"
 _TRIES: Final = 40
-"""How often a worker is looked for that serves it. Which one takes the next attempt is chance:
-the more workers lack it, the more attempts it takes to come to one that does not."""
-_BETWEEN_THEM: Final = timedelta(seconds=0.25)
+"""Attempts until the failure is final. Which worker takes the next attempt is chance: the more
+workers lack the tool, the more attempts it takes to reach one that serves it."""
+_BETWEEN_TRIES: Final = timedelta(seconds=0.25)
 
 
 def served_agent(app: App, name: str) -> Agent:
-    """Return an agent; if this worker has none of that name, let others try for a while.
+    """Return an agent by its name.
 
     Raises:
-        ApplicationError: This worker has none; final after a few tries.
+        ApplicationError: This worker does not serve it. Another worker may; final after
+            40 tries.
     """
     try:
         return app.agent(name)
@@ -49,10 +50,11 @@ def served_agent(app: App, name: str) -> Agent:
 
 
 def served_tool(app: App, name: str) -> Tool:
-    """Return a tool; if this worker has none of that name, let others try for a while.
+    """Return a tool by its name.
 
     Raises:
-        ApplicationError: This worker has none; final after a few tries.
+        ApplicationError: This worker does not serve it. Another worker may; final after
+            40 tries.
     """
     for tool in app.tools:
         if tool.name == name:
@@ -62,19 +64,18 @@ def served_tool(app: App, name: str) -> Tool:
 
 @activity.defn(dynamic=True)
 async def unserved_tool(arguments: Sequence[RawValue]) -> Any:
-    """Be the activity of every tool that this worker does not have. Nothing is called."""
+    """Stand in for every tool that this worker does not serve. Nothing is called."""
     raise _tool_not_served(activity.info().activity_type)
 
 
-def let_others_try(tool: str) -> None:
-    """Leave it to another worker to say what is to be done with a tool that this one lacks.
+def leave_to_other_workers(tool: str) -> None:
+    """Fail this attempt, so that a worker that serves the tool may take the next one.
 
-    By a failed attempt: Temporal gives the next one to any worker. An activity that the
-    workflow starts anew is mostly given to the very worker that is at the workflow.
-    Returns where others were looked for long enough.
+    An attempt must fail for this: Temporal gives an activity that the workflow schedules anew
+    mostly to the worker that runs the workflow. Returns after 40 tries: no worker was found.
 
     Raises:
-        ApplicationError: They were not; Temporal tries again.
+        ApplicationError: Temporal tries again.
     """
     failed = _tool_not_served(tool)
     if not failed.non_retryable:
@@ -90,9 +91,9 @@ def _tool_not_served(name: str) -> ApplicationError:
 
 
 def _count() -> int:
-    """Count the attempts that lack it, on the heartbeat, which the next attempt reads.
+    """Count the attempts on workers that lack it, in the heartbeat that the next attempt reads.
 
-    Temporal's own attempts are not counted: the call may have been tried for other reasons.
+    Temporal's own count does not serve: the call may have been tried for other reasons.
     """
     before = activity.info().heartbeat_details
     lacking: int = 1 + (before[1] if before and before[0] == _LACKING else 0)
@@ -101,5 +102,5 @@ def _count() -> int:
 
 
 def _not_served(error: CommitlineError, lacking: int) -> ApplicationError:
-    # As designed, and often: the SDK need not log a traceback of each that is not final.
-    return as_failure(error, final=lacking >= _TRIES, delay=_BETWEEN_THEM)
+    # By design, and often: the SDK need not log a traceback of one that is not final.
+    return as_failure(error, final=lacking >= _TRIES, delay=_BETWEEN_TRIES)

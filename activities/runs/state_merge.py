@@ -1,12 +1,12 @@
-"""What the calls before a model turn have changed in the state, merged for the turn's commit.
+"""Merges what calls changed in the state, for the commit of the next model turn.
 
-The turn that is told the results of calls merges their changes: into the state that each call
-was given a copy of, which is the one that stands, since a commit by anybody else makes the turn
+The turn whose input has the results of calls merges their changes into the conversation's state.
+That is the state of which each call had a copy: a commit by another run would make the turn
 stale. State and messages are committed together, and a turn is committed once, so no change
 counts twice, whatever is retried or reset.
 
-What became known only later (a call that was unknown) is merged by the turn that is told so, if
-the state is still as that call knew it.
+The changes of a call that was unknown, and is settled later, are merged by the turn whose input
+has the notice, if the state is still the one that the call had.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _MERGE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True)
 class TurnState:
-    """What a turn commits of the state, and tells of it."""
+    """The state that a turn commits, and the notices about it for the model."""
 
     state: str | None = None
-    """JSON text; None where it stays as it is."""
+    """JSON text; None where the state stays as it is."""
     notices: Sequence[Message] = ()
 
 
@@ -46,21 +46,21 @@ def changes_before(
     found: Conversation,
     messages: Sequence[Message],
     settled: Sequence[Action],
-    told: Collection[ActionKey],
+    with_results: Collection[ActionKey],
 ) -> list[CallChanges]:
-    """Return what is to be merged, in order: what was settled late, then the calls' results.
+    """Return the changes to merge, in order: of actions settled late, then of the new results.
 
     Args:
         found: The conversation.
-        messages: What is new since.
-        settled: What became known since it was told to be unknown.
-        told: The actions whose results are among the messages, and their changes with them.
+        messages: The turn's new messages.
+        settled: Actions that were unknown to the model and are settled since.
+        with_results: Actions whose results, and so whose changes, are in the new messages.
     """
     calls = [
         CallChanges(action.position, changes)
         for action in settled
-        # What was undone is told of once more; its changes were merged when it was done, if ever.
-        if action.key not in told
+        # An undone action is settled once more; its changes were merged when it was done, if ever.
+        if action.key not in with_results
         and action.undone_by is None
         and (changes := _late(found, action)) is not None
     ]
@@ -86,15 +86,15 @@ def _late(found: Conversation, action: Action) -> Changes | None:
 
 
 def _turns_of(found: Conversation, action: Action) -> Iterator[int]:
-    """Return the version at which the turn was committed that asked for an action."""
-    asked_in = (action.run_key, step_of(action.position), epoch_of(action.position))
+    """Return the version of the turn that planned an action, as an iterator of one or none."""
+    planned_in = (action.run_key, step_of(action.position), epoch_of(action.position))
     for one in found.messages:
-        if one.role == "assistant" and (one.run_key, one.step, one.epoch) == asked_in:
+        if one.role == "assistant" and (one.run_key, one.step, one.epoch) == planned_in:
             yield one.version
 
 
 def without_changes(messages: Sequence[Message]) -> list[Message]:
-    """Return messages as they are kept: changes are on the calls' rows, and in the state."""
+    """Return messages as they are stored: without changes, which the rows and the state have."""
     return [
         replace(one, results=[replace(result, changes=None) for result in one.results])
         if one.results
@@ -106,7 +106,7 @@ def without_changes(messages: Sequence[Message]) -> list[Message]:
 async def merged(
     model: type[State] | None, found: Conversation, calls: Sequence[CallChanges]
 ) -> TurnState:
-    """Merge, away from the worker's event loop: reducers are the application's code."""
+    """Merge, away from the worker's event loop, because reducers are the application's code."""
     before = parse(found.state)
     try:
         async with asyncio.timeout(_MERGE_SECONDS):
@@ -115,7 +115,7 @@ async def merged(
         why = f"the reducers took longer than {_MERGE_SECONDS:g} s"
         lost = [Dropped(one.position, one.changes.fields, why) for one in calls]
         result = Merged(before, dropped=lost)
-    _say(found, result)
+    _log(found, result)
     texts = [notices.state_conflict(one) for one in result.conflicts]
     texts += [notices.state_dropped(one) for one in result.dropped]
     after = dumps(result.state)  # compared as text: to Python, True is 1
@@ -124,7 +124,7 @@ async def merged(
     )
 
 
-def _say(found: Conversation, result: Merged) -> None:
+def _log(found: Conversation, result: Merged) -> None:
     thread_id = found.thread.thread_id
     for one in result.conflicts:
         log.warning(

@@ -1,8 +1,8 @@
-"""The activities by which a run begins, and ends, the run of a sub-agent.
+"""The activities that begin and end the run of a sub-agent.
 
-To begin one is to give its run to the workflow that is about to be started. Where another
-workflow had it (that of an execution from before a reset), that one's claims fail from then on;
-it is cancelled, and waited for, before the next one begins.
+To begin it is to give its run to the workflow that the parent starts next. After a reset of the
+parent, an older workflow may have the run. Its claims fail from then on; it is cancelled, and the
+next workflow starts when it has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...errors import AgentsTooDeep, LedgerError, RunNotRunning, SubAgentClosed, SubAgentNotEnded
+from ...errors import AgentsTooDeep, RunNotRunning, SubAgentClosed, SubAgentNotEnded
 from ...identity import MAX_DEPTH, depth_of, sub_workflow
 from ...ledger import SubRunLedger
 from ...ledger.action_ledger import ActionLedger
@@ -40,7 +40,8 @@ from ..replies.standing import left_standing
 log = structlog.get_logger("commitline")
 
 _WAIT_SECONDS: Final = 8.0
-"""How long one attempt waits for the workflow before; then the next attempt does."""
+"""How long one attempt waits for the older workflow; then the next attempt waits."""
+_NEXT_WAIT: Final = timedelta(seconds=1)
 
 
 class SubAgentActivities:
@@ -56,17 +57,17 @@ class SubAgentActivities:
 
     @activity.defn(name=BEGIN_SUB_AGENT)
     async def begin_sub_agent(self, raw: RawValue) -> RawValue:
-        """Give a sub-agent's run to the workflow that this execution is about to start.
+        """Give a sub-agent's run to the workflow that this execution starts next.
 
-        Safe to repeat: the row says which workflow had it until that has ended. The workflow's
-        id is made here, of the execution that runs now: what the workflow code reads of itself
-        changes when history is replayed after a reset, and a replay must not.
+        Safe to repeat: the row names the older workflow until that one has ended. The new
+        workflow's id is made here, from the execution that runs now: workflow code would read
+        another execution's id when its history is replayed after a reset.
         """
         request = unpack(BeginSubAgent, raw)
         info = activity.info()
         if depth_of(request.sub_run) > MAX_DEPTH:
-            raise as_failure(
-                AgentsTooDeep(f"{request.agent!r} would be the agent number {MAX_DEPTH + 1} below")
+            raise AgentsTooDeep(
+                f"{request.agent!r} would be the agent number {MAX_DEPTH + 1} below"
             )
         begun = BegunSubAgent(
             sub_workflow(info.workflow_id or "", request.position, info.workflow_run_id or "")
@@ -79,8 +80,6 @@ class SubAgentActivities:
                 await self._give(request, begun, ended=former)
         except SubAgentClosed:
             return pack(replace(begun, closed=True))
-        except LedgerError as err:
-            raise as_failure(err) from err
         return pack(begun)
 
     async def _give(
@@ -120,19 +119,14 @@ class SubAgentActivities:
     async def end_sub_agent(self, raw: RawValue) -> RawValue:
         """Close a sub-agent's run that gave no answer; return the call's `Reply`.
 
-        It says what the run did that stands, or may. Safe to repeat, by a later execution too:
-        the first reason stands, and nothing of it is claimed any more.
+        The reply lists the actions of the run that stand. Safe to repeat, by a later execution
+        too: the first reason stands, and the run claims nothing any more.
         """
         request = unpack(EndSubAgent, raw)
         started = activity.info().started_time
-        try:
-            closed = await persist(
-                lambda: self._sub_runs.close(
-                    request.sub_run, reason=request.reason, attempt_at=started
-                )
-            )
-        except LedgerError as err:
-            raise as_failure(err) from err
+        closed = await persist(
+            lambda: self._sub_runs.close(request.sub_run, reason=request.reason, attempt_at=started)
+        )
         standing = left_standing(closed.actions)
         log.warning(
             "run.sub_agent_failed",
@@ -151,7 +145,7 @@ async def _end(workflow_id: str) -> None:
     """Cancel a workflow and wait until it has ended, and its tools with it.
 
     Raises:
-        ApplicationError: It has not yet; tried again.
+        ApplicationError: It has not ended yet; tried again.
     """
     handle = activity.client().get_workflow_handle(workflow_id)
     try:
@@ -166,4 +160,4 @@ async def _end(workflow_id: str) -> None:
                 await handle.result()
     except TimeoutError as err:
         error = SubAgentNotEnded(f"{workflow_id} was cancelled and has not ended yet")
-        raise as_failure(error, delay=timedelta(seconds=1)) from err
+        raise as_failure(error, delay=_NEXT_WAIT) from err

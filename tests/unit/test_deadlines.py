@@ -21,7 +21,7 @@ from commitline.activities.contract.deadlines import (
     resolve,
 )
 from commitline.activities.contract.spec import AgentSpec
-from commitline.activities.runs.run import _with_what_is_left
+from commitline.activities.runs.run import _with_time_left
 from commitline.identity import RunKey
 from commitline.ledger import Run
 
@@ -232,10 +232,10 @@ def test_a_run_that_opens_again_has_what_is_left_of_its_deadline() -> None:
     run = run_that_began(timedelta(minutes=1))
     kept = spec_of(RunLimits(run_deadline=90), tools=[acting()])
 
-    assert _with_what_is_left(kept, run) == replace(kept, deadline_seconds=30)
-    assert _with_what_is_left(spec_of(run_deadline=30), run).deadline_seconds == -30
-    assert _with_what_is_left(spec_of(), run).deadline_seconds is None
-    assert _with_what_is_left(kept, run_that_began(timedelta())) == kept
+    assert _with_time_left(kept, run) == replace(kept, deadline_seconds=30)
+    assert _with_time_left(spec_of(run_deadline=30), run).deadline_seconds == -30
+    assert _with_time_left(spec_of(), run).deadline_seconds is None
+    assert _with_time_left(kept, run_that_began(timedelta())) == kept
 
 
 def test_what_a_run_was_given_travels_as_plain_json() -> None:

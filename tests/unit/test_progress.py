@@ -28,7 +28,7 @@ def test_a_run_without_calls_shows_no_table() -> None:
     )
 
 
-def test_every_state_is_told_in_words() -> None:
+def test_every_state_is_shown_in_words() -> None:
     progress = Progress("support", "Hi.")
     for position, state in enumerate(("ok", "existing", "happened", "error", "unknown")):
         progress.begin(f"0.{position}", "x").state = state  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
@@ -101,7 +101,7 @@ def test_a_summary_is_printable_and_short_whatever_the_model_wrote() -> None:
 def test_a_call_that_asks_shows_its_question_and_nothing_breaks_out_of_the_table() -> None:
     progress = Progress("support", "Hi.")
     call = progress.begin("0.0", "Refund")
-    call.state, call.question = "asking", "How | much?\n<b>"
+    call.state, call.question = "awaiting_answer", "How | much?\n<b>"
 
     assert progress.markdown().splitlines()[-1] == (
         "| 0.0 | Refund | **waits for an answer**: How \\| much? &lt;b> |"

@@ -12,12 +12,11 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from commitline import App
 from commitline.activities.contract.outcomes import SettleTimedOut
 from commitline.activities.contract.reply import Reply
 from commitline.activities.contract.wire import pack, unpack
-from commitline.activities.runs.relay import Relay
-from commitline.activities.runs.run import RunActivities
+from commitline.activities.runs.gone_runs import GoneRuns
+from commitline.activities.runs.outcomes import OutcomeActivities
 from commitline.errors import ApprovalRefused, ReopenRefused, RunNotRunning
 from commitline.identity import ActionKey, Position, RunKey, action_key, sub_run_key
 from commitline.ledger import (
@@ -539,10 +538,9 @@ async def test_the_run_of_a_sub_agent_whose_workflow_nobody_knows_is_gone(
         "update agent_runs set created_at = now() - interval '2 hours' where run_key = %(run)s",
         run=below,
     )
-    given: dict[str, Any] = {"task_queue": "q", "tries": 1, "heartbeat_seconds": 1}
 
-    relay = Relay(App(tools=[]), ledger, temporal_client, **given)
-    assert await ActivityEnvironment().run(relay.sweep) == 1
+    gone = GoneRuns(ledger, temporal_client)
+    assert await ActivityEnvironment().run(gone.close_gone_runs) == 1
     found = await ledger.get_run(below)
     assert found is not None
     assert found.gone_as == "not found"
@@ -554,11 +552,11 @@ async def test_a_detached_call_whose_time_is_up_is_the_relays_unless_its_run_was
     detached = request("0.0", detached=True)
     await ledger.claim(detached, attempt())
     assert isinstance(await ledger.claim(request("0.0", purpose="relay"), attempt(1)), Dispatched)
-    run = RunActivities(App(tools=[]), ledger, ledger.threads, heartbeat_seconds=1, result_limit=9)
+    outcomes = OutcomeActivities(ledger)
 
     told = []
     for _ in range(2):
-        raw = await run.settle_timed_out(pack(SettleTimedOut(detached.key, 1_000)))
+        raw = await outcomes.settle_timed_out(pack(SettleTimedOut(detached.key, 1_000)))
         told.append(unpack(Reply, raw))
         await ledger.stop_run(RUN, workflow_id="w", agent="", reason="no", attempt_at=NOON)
 

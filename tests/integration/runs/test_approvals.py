@@ -101,7 +101,7 @@ async def test_a_call_waits_and_is_carried_out_once_it_is_approved(bench: Bench)
 
     assert before[:2] == ([], [])
     assert before[2] is not None
-    assert [one.state for one in before[2].calls] == ["waiting"]
+    assert [one.state for one in before[2].calls] == ["awaiting_approval"]
     assert (asked.tool, asked.args) == ("refund", '{"order_id":"4821","cents":500}')
     assert asked.expires_at is not None
     assert timedelta(hours=71) < asked.expires_at - asked.now <= timedelta(hours=72)

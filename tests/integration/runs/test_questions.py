@@ -108,7 +108,9 @@ async def test_a_call_waits_and_is_made_again_with_its_answer(bench: Bench) -> N
 
             async def shown() -> Any:
                 progress = (await run.status()).progress
-                return progress if progress and progress.calls[-1].state == "asking" else None
+                return (
+                    progress if progress and progress.calls[-1].state == "awaiting_answer" else None
+                )
 
             progress = await eventually(shown)
             # Side by side: either may have its row first.
@@ -123,7 +125,7 @@ async def test_a_call_waits_and_is_made_again_with_its_answer(bench: Bench) -> N
     assert (question.tool, question.position, question.message) == ("refund", "0.1", "Refund 1?")
     assert question.expires_at is not None
     assert timedelta(hours=71) < question.expires_at - question.now <= timedelta(hours=72)
-    assert [one.state for one in progress.calls] == ["ok", "asking"]
+    assert [one.state for one in progress.calls] == ["ok", "awaiting_answer"]
     assert "| **waits for an answer**: Refund 1? |" in progress.markdown()
     assert (waiting.state, waiting.tries, waiting.failures) == ("intent", 0, 0)
     assert (result.output, asks.ended) == ("Done.", [ANSWER])

@@ -11,7 +11,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, ToolContext, tool
-from commitline.activities.contract.approvals import ADMIT
+from commitline.activities.contract.approvals import CHECK_APPROVAL
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
@@ -242,7 +242,7 @@ async def test_what_a_gone_run_waits_for_can_be_said_once_it_is_reset(bench: Ben
         await bench.sql("delete from agent_approvals where run_key = %(key)s", key=key)
         for run in (asks, waits):
             await bench.reset(run.id, to=(await _tasks(bench, run.id))[-1])
-        await bench.reset(not_yet.id, to=await _before(bench, not_yet.id, ADMIT))
+        await bench.reset(not_yet.id, to=await _before(bench, not_yet.id, CHECK_APPROVAL))
         await eventually(not_yet.approvals)
         await asks.answer("0.0", "yes", by="ada")
         for run in (waits, not_yet):

@@ -1,4 +1,4 @@
-"""An unwinding cannot be stopped, so nothing may keep it for ever."""
+"""An undo cannot be stopped, so nothing may keep it for ever."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from commitline.activities.contract.reply import Reply
 from commitline.activities.contract.undo import UndoStep
 from commitline.activities.replies import call_reply
 from commitline.identity import ActionKey, Position, RunKey
-from commitline.workflows import tool_calls as calls
-from commitline.workflows import undo as unwinding
+from commitline.workflows import settled_call
 from commitline.workflows.progress import Progress
+from commitline.workflows.undo import Undo
 
 RUN = RunKey("r/1")
 
 
-async def test_what_cannot_be_begun_is_passed_by_in_the_end(
+async def test_what_cannot_begin_is_skipped_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     given: dict[str, Any] = {}
@@ -29,15 +29,15 @@ async def test_what_cannot_be_begun_is_passed_by_in_the_end(
         given.update(options)
         return call_reply.node_timed_out()  # nothing was dispatched
 
-    monkeypatch.setattr(calls, "settled_reply", settled_reply)
+    monkeypatch.setattr(settled_call, "settled_reply", settled_reply)
     monkeypatch.setattr(workflow, "set_current_details", lambda details: None)
-    made = unwinding.Undo(RUN, Progress(agent="", prompt=""))
+    undo = Undo(RUN, Progress(agent="", prompt=""))
     header = ActionHeader(
         RUN, Position("undo-0.0"), "d", purpose="undo", undoes=ActionKey("r/1:0.0")
     )
     step = UndoStep(ActionKey("r/1:0.0"), "refund", "{}", CallLimits(1, 1), "Undo", header=header)
 
-    await made._take(step, 1)
+    await undo._take_step(step, 1)
 
-    assert 0 < given["afresh_at_most"] < 1_000
-    assert made._passed == ["r/1:0.0"]
+    assert 0 < given["max_restarts"] < 1_000
+    assert undo._passed == ["r/1:0.0"]

@@ -1,0 +1,122 @@
+"""What Temporal knows of the workflow that carries out a run: whether it goes on, how it ended.
+
+Whether a run is gone is a question about the *current* execution of its workflow id. After a
+reset the first execution reads as terminated while the run lives on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import WorkflowExecutionStatus
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from ...identity import undo_workflow
+from ...ledger import ActionLedger, Run
+
+_NOT_FOUND_AFTER: Final = timedelta(hours=1)
+"""How old a run must be before it counts that Temporal does not know its workflow. A replica that
+lags, or another cluster, does not know it either."""
+_PREFIX: Final = "WORKFLOW_EXECUTION_STATUS_"
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How the workflow of a run ended, and when."""
+
+    how: str
+    at: datetime
+
+
+class RunExecutions:
+    """The workflow executions of runs, as a cluster describes them."""
+
+    def __init__(self, temporal: Client, ledger: ActionLedger) -> None:
+        self._temporal = temporal
+        self._ledger = ledger
+
+    async def end_of(self, run: Run) -> RunEnd | None:
+        """Return how a run's workflow ended; None while the run goes on, or may go on."""
+        if run.namespace not in (None, self._temporal.namespace):
+            return None
+        current = await self._describe(run.workflow_id)
+        if current is not None and _is_of(current, run):
+            end = _ended(current)
+        else:
+            end = await self._earlier_end(run)
+        if end is None or run.state != "undoing":
+            return end
+        if await self._is_undone_now(run):
+            return None
+        # The run had ended well and was being undone: its undo is what was lost.
+        return replace(end, how="undo lost") if end.how == "completed" else end
+
+    async def _earlier_end(self, run: Run) -> RunEnd | None:
+        """Return how a run ended whose workflow id another run has by now, or no run."""
+        first = None
+        if run.parent_key is None:  # a sub-agent's key names no execution
+            first = await self._describe(run.workflow_id, run.run_key.rpartition("/")[2])
+        if first is not None:
+            # Its chain of executions has ended, or its id were not free. Only of the first
+            # execution is it known how; that one may have gone on in others.
+            end = _ended(first)
+            return end if end is not None else RunEnd("ended", run.now)
+        return RunEnd("not found", run.now) if run.now - run.created_at > _NOT_FOUND_AFTER else None
+
+    async def _is_undone_now(self, run: Run) -> bool:
+        """Whether a workflow undoes an ended run now, or a run above it."""
+        at: Run | None = run
+        while at is not None:
+            undoing = await self._describe(undo_workflow(at.run_key))
+            if undoing is not None and _ended(undoing) is None:
+                return True
+            at = None if at.parent_key is None else await self._ledger.get_run(at.parent_key)
+            if at is not None:
+                above = await self._describe(at.workflow_id)
+                if above is not None and _is_of(above, at) and _ended(above) is None:
+                    return True
+        return False
+
+    async def _describe(self, workflow_id: str, run_id: str = "") -> WorkflowExecutionInfo | None:
+        """Return an execution, by default the *current* one of a workflow id.
+
+        After a reset the first one reads as terminated while the run lives on.
+        """
+        try:
+            answer = await self._temporal.workflow_service.describe_workflow_execution(
+                # Not the client's own: it does not know every status.
+                DescribeWorkflowExecutionRequest(
+                    namespace=self._temporal.namespace,
+                    execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+                ),
+                retry=True,
+            )
+        except RPCError as err:
+            if err.status is RPCStatusCode.NOT_FOUND and "namespace" not in err.message.lower():
+                return None
+            raise
+        return answer.workflow_execution_info
+
+
+def _ended(found: WorkflowExecutionInfo) -> RunEnd | None:
+    """Return how an execution ended; None if it goes on, in this execution or the next."""
+    if not found.HasField("close_time"):
+        return None
+    name = WorkflowExecutionStatus.Name(found.status).removeprefix(_PREFIX).lower()
+    if name == "continued_as_new":
+        return None
+    return RunEnd(name, found.close_time.ToDatetime().replace(tzinfo=UTC))
+
+
+def _is_of(found: WorkflowExecutionInfo, run: Run) -> bool:
+    """Whether a workflow is the run's own, and not a later one with the same id."""
+    if run.parent_key is not None:
+        return True  # its workflow's id names the parent's execution
+    first = found.first_run_id or found.execution.run_id
+    return run.run_key == f"{found.execution.workflow_id}/{first}"

@@ -1,0 +1,155 @@
+"""The activities of one settlement: plan the relay's next step for an action, and finish.
+
+A settlement sends an action of the outbox or a detached one, finds out how an action of a run
+that is gone ended, or calls the compensator that a late success needs. What it sends goes through
+the guard, as an agent's calls do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import structlog
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.common import RawValue
+
+from ...canonical import scrub
+from ...identity import ActionKey
+from ...ledger import Action, ActionLedger, Queued, Run
+from ..app.app import App
+from ..app.tool import Tool
+from ..contract.deadlines import CallLimits
+from ..contract.relay import FINISH_SETTLEMENT, PLAN_SETTLEMENT, FinishSettlement, SettlementPlan
+from ..contract.undo import UndoStep
+from ..contract.wire import pack, unpack
+from .run_executions import RunExecutions
+from .served import leave_to_other_workers
+from .undo_steps import UndoSteps, step_header, step_limits
+
+log = structlog.get_logger("commitline")
+
+_DAY: Final = 86_400.0
+_BETWEEN_TRIES: Final = 600.0
+
+
+class SettlementActivities:
+    """The activities of `SettleAction`.
+
+    Args:
+        app: The tools that this worker serves.
+        ledger: Over an open pool.
+        temporal: The cluster that says whether a run goes on.
+        tries: How often a call that the relay sends may fail.
+        heartbeat_seconds: How soon Temporal notices a dead worker.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        ledger: ActionLedger,
+        temporal: Client,
+        *,
+        tries: int,
+        heartbeat_seconds: float,
+    ) -> None:
+        self._tools = {made.name: made for made in app.tools}
+        self._ledger = ledger
+        self._executions = RunExecutions(temporal, ledger)
+        self._tries = tries
+        self._heartbeat_seconds = heartbeat_seconds
+        self._undo = UndoSteps(app)
+
+    @property
+    def all(self) -> Sequence[Callable[..., Any]]:
+        """What a worker registers."""
+        return (self.plan_settlement, self.finish_settlement)
+
+    @activity.defn(name=PLAN_SETTLEMENT)
+    async def plan_settlement(self, raw: RawValue) -> RawValue:
+        """Return the `SettlementPlan` of an action. Safe to repeat.
+
+        If this worker lacks the tool, other workers get the time to plan it.
+        """
+        plan = await self._plan(ActionKey(unpack(str, raw)))
+        if plan.step is not None and plan.step.unserved:
+            leave_to_other_workers(plan.step.tool)
+        return pack(replace(plan, heartbeat_seconds=self._heartbeat_seconds))
+
+    @activity.defn(name=FINISH_SETTLEMENT)
+    async def finish_settlement(self, raw: RawValue) -> None:
+        """Take an action out of the queue if it is settled. Safe to repeat."""
+        finished = unpack(FinishSettlement, raw)
+        relay = self._ledger.relay
+        if finished.failed:
+            log.warning("relay.settling_failed", action_key=finished.key, reason=finished.failed)
+            found = await relay.queued(finished.key)
+            if found is not None and found[0].starts >= self._tries:
+                await relay.give_up(finished.key, f"the relay gave it up: {finished.failed}")
+        await relay.leave_if_settled(finished.key)
+
+    async def _plan(self, key: ActionKey) -> SettlementPlan:
+        """Return what to do, by what the ledger and Temporal say now."""
+        queued = await self._ledger.relay.queued(key)
+        found = await self._ledger.get(key)
+        run = None if found is None else await self._ledger.get_run(found.run_key)
+        if queued is None or found is None or run is None:
+            return SettlementPlan(why="nothing is to be done about it")
+        if queued[0].why == "undo":
+            return await self._undo_plan(found, run)
+        if (why := await self._why_not(found, run, *queued)) is not None:
+            return SettlementPlan(why=why)
+        if found.leased:
+            left = found.lease_until - found.now if found.lease_until else timedelta()
+            return SettlementPlan(wait_seconds=left.total_seconds() + 0.1, why="it may be at work")
+        return SettlementPlan(self._call(found, queued[0], sends=run.stopped_at is None))
+
+    async def _why_not(
+        self, found: Action, run: Run, queued: Queued, first_in_order: bool
+    ) -> str | None:
+        """Return why the relay does nothing about an action now; None if it does."""
+        if found.status == "done" or found.parked:
+            return f"it is {found.state}"
+        if not first_in_order:
+            return "another one is before it in order"
+        if queued.why == "ask" and await self._executions.end_of(run) is None:
+            return "its run goes on"
+        if found.dispatched_at is None and run.stopped_at is not None:
+            why = f"its run was stopped before it was sent: {run.stop_reason}"
+            await self._ledger.relay.call_off(found.key, why)
+            return why
+        return None
+
+    async def _undo_plan(self, found: Action, run: Run) -> SettlementPlan:
+        if run.state == "undoing":
+            return SettlementPlan(why="its run is being undone, and this with it")
+        due = await self._ledger.undo.plan_one(found)
+        if due is None:
+            return SettlementPlan(why="it is undone, or its undo had no effect")
+        return SettlementPlan(self._undo.undo_of(due))
+
+    def _call(self, found: Action, queued: Queued, *, sends: bool) -> UndoStep:
+        made = self._tools.get(found.tool)
+        if made is None:
+            problem = f"no worker of this task queue was found that serves {found.tool!r}"
+            return UndoStep(found.key, found.tool, problem=problem, unserved=True)
+        # Only its run could give a tool the state, so the relay never calls such a tool.
+        resends = made.relay == "resend" or queued.why != "ask"
+        lookup_only = not sends or not resends or made.state is not None
+        limits = self._limits(made)
+        header = replace(
+            step_header(found, limits, "relay"), lookup_only=lookup_only, tries=self._tries
+        )
+        what = "Find out what became of" if lookup_only else "Call"
+        summary = scrub(f"{what} {found.tool}: {found.args}", limit=150)
+        return UndoStep(found.key, found.tool, found.args, limits, summary, header)
+
+    def _limits(self, made: Tool) -> CallLimits:
+        """Return the deadlines of a call for which no run waits, with time for all of its tries."""
+        attempt = step_limits(made).attempt_seconds
+        assert attempt is not None, "such a call has a deadline"
+        tries = self._tries * (attempt + _BETWEEN_TRIES)
+        return CallLimits(attempt, max(_DAY, tries))

@@ -1,0 +1,113 @@
+"""The calls of an undo, and of a settlement: arguments, deadlines and header of each.
+
+No run plans these calls, so this module makes them from the action's row and from the tool that
+the worker serves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...canonical import digest, dumps, parse, scrub
+from ...errors import ActionError, UnrepresentableValue
+from ...ledger import Action, DueUndo
+from ...ledger.records import Effect, Purpose
+from ..app.app import App
+from ..app.tool import Tool
+from ..contract.action_header import ActionHeader
+from ..contract.deadlines import DEFAULTS, CallLimits, resolve
+from ..contract.undo import UndoStep
+
+
+class UndoSteps:
+    """Makes the call for each due undo, with the tools that this worker serves."""
+
+    def __init__(self, app: App) -> None:
+        self._tools = {made.name: made for made in app.tools}
+
+    def settlement_of(self, due: DueUndo) -> UndoStep:
+        """Return the call that settles an unknown action; a lookup where the tool has one."""
+        found, made = due.action, self._tools.get(due.action.tool)
+        if made is None:
+            return _unserved(found, found.tool, "could look it up")
+        lookup_only = (
+            made.undo_unknown == "park"
+            or made.lookup is not None
+            or found.effect is Effect.LOOKUP
+            or made.state is not None  # nobody has a copy of the state of that moment
+        )
+        if due.parked and lookup_only and made.lookup is None:
+            return UndoStep(found.key, found.tool, problem=f"it is parked: {found.parked_reason}")
+        limits = step_limits(made)
+        header = replace(step_header(found, limits, "settle"), lookup_only=lookup_only)
+        summary = scrub(f"Find out what became of {found.tool} at {found.position}", limit=150)
+        return UndoStep(found.key, found.tool, found.args, limits, summary, header)
+
+    def undo_of(self, due: DueUndo) -> UndoStep:
+        """Return the call of the compensator that undoes an action."""
+        found, begun, at = due.action, due.begun, due.at
+        assert at is not None, "its outcome is known"
+        name = found.compensator or ""
+        made = self._tools.get(name)
+        if made is None:
+            return _unserved(found, name, "undoes it")
+        if begun is None:
+            try:
+                given = made.undo_arguments(found.args, found.recorded)
+                arguments, requested = dumps(given), digest(given)
+            except UnrepresentableValue as err:  # among arguments a result is one level deeper
+                problem = f"{name} cannot be given what {found.tool} was: {err.message}"
+                return UndoStep(found.key, name, problem=scrub(problem, limit=300))
+        else:
+            arguments, requested = begun.args, begun.requested_digest
+        # Of an undo that may have been sent, the row's arguments count, not what newer code checks.
+        if (begun is None or begun.dispatched_at is None) and (problem := _unfit(made, arguments)):
+            return UndoStep(found.key, name, problem=problem)
+        limits = step_limits(made)
+        header = replace(
+            step_header(found, limits, "undo"),
+            position=at,
+            requested_digest=requested,
+            undoes=found.key,
+        )
+        summary = scrub(f"Undo {found.tool} at {found.position}: {name}", limit=150)
+        return UndoStep(found.key, name, arguments, limits, summary, header)
+
+
+def step_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHeader:
+    """Return the header of a call that no run planned, for a settlement or an undo."""
+    return ActionHeader(
+        found.run_key,
+        found.position,
+        found.requested_digest,
+        again=True,
+        attempt_seconds=limits.attempt_seconds,
+        node_seconds=limits.node_seconds,
+        thread_id=found.thread_id,
+        purpose=purpose,
+    )
+
+
+def step_limits(made: Tool) -> CallLimits:
+    """Return the deadlines of a call that no run planned: the tool's own, or the defaults.
+
+    There is always a deadline: an undo cannot be stopped, so each of its calls must end by itself.
+    """
+    return CallLimits(
+        resolve("tool_timeout", made.tool_timeout) or DEFAULTS["tool_timeout"],
+        resolve("node_timeout", made.node_timeout) or DEFAULTS["node_timeout"],
+    )
+
+
+def _unserved(found: Action, tool: str, what: str) -> UndoStep:
+    problem = f"no worker of this task queue serves {tool!r}, which {what}"
+    return UndoStep(found.key, tool, problem=problem, unserved=True)
+
+
+def _unfit(made: Tool, arguments: str) -> str:
+    """Say why an undo with these arguments cannot be called; nothing, if it can."""
+    try:
+        made.domain_key(made.effective(parse(arguments)))
+    except ActionError as err:
+        return scrub(err.message, limit=300)
+    return ""

@@ -1,0 +1,99 @@
+"""What the error means that a run ends with: a stop or a failure, and whether to undo the run."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    FailureError,
+    is_cancelled_exception,
+)
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.activity_failure import ErrorFields
+    from ..activities.contract.turns import RUN_LOST
+    from ..canonical import scrub
+    from ..errors import Fenced, RunNotRunning, StaleThread
+    from ..identity import parent_of
+    from .action_headers import this_run
+    from .activity_calls import cancelled
+    from .run_failure import run_failure
+
+_STOP_WAIT: Final = timedelta(seconds=10)
+"""How long a run that may start nothing waits for the cancellation that follows a stop."""
+
+
+def is_stop(error: BaseException) -> bool:
+    """Whether the run was stopped. What an activity makes of a cancellation is no failure."""
+    if is_cancelled_exception(error) or _found_stopping(error):
+        return True
+    return isinstance(error, ActivityError) and cancelled()
+
+
+def undo_reason(error: BaseException) -> str | None:
+    """Return why the run must be undone, for people; None if it must not.
+
+    Of a run that was stopped the ledger knows whether the stop said so.
+    """
+    if is_stop(error):
+        return "it was stopped"
+    if parent_of(this_run()) is not None:
+        return None  # the parent's undo includes it
+    if not isinstance(error, FailureError):
+        return None  # a fault of this code fails the workflow task; once mended, the run goes on
+    if _goes_on_elsewhere(error) or _is_retried(error):
+        return None
+    return f"it failed: {_text_of(error)}"
+
+
+async def final_error(error: BaseException) -> BaseException:
+    """Return the error that the run ends with, of the error that ended its work."""
+    if not isinstance(error, ActivityError):
+        return error
+    if is_cancelled_exception(error) or cancelled():
+        return asyncio.CancelledError()
+    if _found_stopping(error):
+        # A stop is committed before the cancellation is sent: the cancellation will come.
+        try:
+            await workflow.sleep(_STOP_WAIT)
+        except asyncio.CancelledError as stopped:
+            return stopped
+    return run_failure(error)
+
+
+def _found_stopping(error: BaseException) -> bool:
+    """Whether an activity found that the run is being stopped."""
+    fields = ErrorFields.read(error.cause) if isinstance(error, ActivityError) else None
+    return fields is not None and fields.stopping
+
+
+def _text_of(error: BaseException) -> str:
+    """Return what happened, without the remedy, which says that everything stands."""
+    cause = (error.cause if isinstance(error, ActivityError) else None) or error
+    fields = ErrorFields.read(cause)
+    if fields is None or not isinstance(cause, ApplicationError):
+        return scrub(str(cause), limit=500)
+    return scrub(f"{cause.type}: {fields.message}", limit=500)
+
+
+def _goes_on_elsewhere(error: BaseException) -> bool:
+    """Whether another workflow has the run or its conversation, and so what the run did."""
+    cause = error.cause if isinstance(error, ActivityError) else error
+    kind = cause.type if isinstance(cause, ApplicationError) else None
+    return kind in (StaleThread.__name__, Fenced.__name__, RunNotRunning.__name__, RUN_LOST)
+
+
+def _is_retried(error: BaseException) -> bool:
+    """Whether the workflow's retry policy starts the run again after this failure."""
+    policy, attempt = workflow.info().retry_policy, workflow.info().attempt
+    if policy is None or (policy.maximum_attempts and attempt >= policy.maximum_attempts):
+        return False
+    ends = run_failure(error) if isinstance(error, ActivityError) else error
+    if not isinstance(ends, ApplicationError):
+        return True
+    return not (ends.non_retryable or ends.type in (policy.non_retryable_error_types or ()))

@@ -1,0 +1,135 @@
+"""One call, until it is settled: its outcome is recorded, or it is surely unknown.
+
+run the activity -> the attempt could not record the outcome: have it recorded
+                 -> the server gave the call up: settle it from the ledger
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from temporalio import workflow
+from temporalio.common import RawValue
+
+with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.action_header import ActionHeader
+    from ..activities.contract.deadlines import CallLimits
+    from ..activities.contract.outcomes import (
+        RECORD_OUTCOME,
+        SETTLE_TIMED_OUT,
+        SettleTimedOut,
+        Unrecorded,
+    )
+    from ..activities.contract.reply import Reply
+    from ..activities.contract.sizes import MAX_CONTENT
+    from ..activities.contract.undo import UndoStep
+    from ..activities.contract.wire import pack_text, unpack
+    from ..activities.replies import call_reply
+    from ..identity import ActionKey, Position, action_key
+    from .action_headers import Surroundings, surroundings
+    from .activity_calls import (
+        despite_cancellation,
+        raise_if_cancelled,
+        run_activity,
+        run_ledger_activity,
+    )
+    from .progress import CallState
+
+
+async def settled_reply(
+    activity: str,
+    arguments: RawValue,
+    *,
+    at: Position,
+    key: ActionKey | None,
+    limits: CallLimits,
+    heartbeat_seconds: float,
+    summary: str,
+    max_restarts: int | None = None,
+) -> Reply:
+    """Make a call; return its reply when its outcome is recorded, or when it is surely unknown.
+
+    Args:
+        activity: The tool.
+        arguments: Its JSON.
+        at: The call's position.
+        key: Its action; None for a READ, which has none.
+        limits: Its deadlines.
+        heartbeat_seconds: How soon Temporal notices a dead worker.
+        summary: For the UI.
+        max_restarts: How often a call that was not dispatched starts again; None is without
+            limit.
+    """
+    limit = content_share()
+    while True:
+        raise_if_cancelled()
+        answer = await run_activity(
+            activity,
+            arguments,
+            at=at,
+            limits=limits,
+            heartbeat_seconds=heartbeat_seconds,
+            summary=summary,
+            max_restarts=max_restarts,
+        )
+        if answer is not None:
+            reply = unpack(Reply, answer)
+            if reply.unrecorded is None:
+                return reply
+            return await _record(replace(reply.unrecorded, content_limit=limit))
+        if key is None:
+            return call_reply.node_timed_out()
+        timed_out = SettleTimedOut(key, limit)
+        settled = await despite_cancellation(
+            run_ledger_activity(SETTLE_TIMED_OUT, timed_out, f"Settle {at}, which was given up")
+        )
+        reply = unpack(Reply, settled)
+        if reply.action_key is not None:
+            return reply
+
+
+async def step_reply(
+    step: UndoStep, header: ActionHeader, *, heartbeat_seconds: float, max_restarts: int
+) -> Reply:
+    """Make a call that no run planned: one of an undo, or of the relay.
+
+    Args:
+        step: The call.
+        header: Its own; `UndoStep.header`.
+        heartbeat_seconds: How soon Temporal notices a dead worker.
+        max_restarts: As for `settled_reply`.
+    """
+    surroundings.set(Surroundings(calls_tools=True, header=header))
+    try:
+        return await settled_reply(
+            step.tool,
+            pack_text(step.arguments),
+            at=header.position,
+            key=action_key(header.run_key, header.position),
+            limits=step.limits,
+            heartbeat_seconds=heartbeat_seconds,
+            summary=step.summary,
+            max_restarts=max_restarts,
+        )
+    finally:
+        surroundings.set(Surroundings())
+
+
+def content_share() -> int:
+    """Return how many characters of a result travel."""
+    return surroundings.get().content_limit or MAX_CONTENT
+
+
+def state_of(reply: Reply) -> CallState:
+    """Return the state that people see of a call with this reply."""
+    if reply.accepted:
+        return "accepted"
+    if reply.status == "ok":
+        return "existing" if reply.existing else "ok"
+    return "happened" if reply.status == "error" and reply.effect_possible else reply.status
+
+
+async def _record(ended: Unrecorded) -> Reply:
+    """Have an outcome recorded that its attempt could not; return the reply that stands."""
+    recording = run_ledger_activity(RECORD_OUTCOME, ended, "Record how a call ended")
+    return unpack(Reply, await despite_cancellation(recording))
