@@ -44,6 +44,7 @@ from .activities.runs.action_state import action_state_activity
 from .activities.runs.approvals import ApprovalActivities
 from .activities.runs.due_actions import DueActions
 from .activities.runs.gone_runs import GoneRuns
+from .activities.runs.outcomes import OutcomeActivities
 from .activities.runs.plan import PlanActivities
 from .activities.runs.questions import QuestionActivities
 from .activities.runs.relay_triggers import keep_schedule, scan_when_notified
@@ -253,6 +254,7 @@ def _run_activities(app: App, ledger: ActionLedger, settings: Settings) -> list[
     return [
         *runs.all,
         *plans.all,
+        *OutcomeActivities(ledger).all,
         *TurnActivities(app, ledger, ledger.threads).all,
         *ApprovalActivities(app, ledger.approvals).all,
         *UndoActivities(app, ledger.undo, heartbeat_seconds=heartbeat_seconds).all,
