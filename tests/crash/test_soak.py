@@ -13,7 +13,8 @@ from commitline.activities.model.scripted_model import call, say
 from commitline.identity import RunKey
 from commitline.ledger import StoredMessage
 from commitline.tests.soak.conversations import malformed
-from commitline.tests.soak.stage import Result, run_soak
+from commitline.tests.soak.result import Result
+from commitline.tests.soak.stage import run_soak
 from commitline.tests.soak.verdict import Aftermath, TalkSeen
 
 SECONDS: Final = 60
@@ -25,7 +26,7 @@ SEED: Final = 20260
 def soaked() -> Result:
     """What a soak came to. It has servers of its own, as it restarts them."""
     print(f"again: python -m commitline.tests.soak --seconds {SECONDS} --seed {SEED}")
-    return run_soak(seconds=SECONDS, seed=SEED, told=print)
+    return run_soak(seconds=SECONDS, seed=SEED, progress=print)
 
 
 def test_world_ledger_and_model_agree_after_everything_has_failed(soaked: Result) -> None:

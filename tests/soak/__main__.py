@@ -49,7 +49,7 @@ def main() -> int:
     out.print(f"seed {seed}")
     try:
         result = run_soak(
-            seconds=given.seconds, seed=seed, told=progress.print, keep_logs=given.keep_logs
+            seconds=given.seconds, seed=seed, progress=progress.print, keep_logs=given.keep_logs
         )
         out.print(report(result), soft_wrap=True)
         if given.json:

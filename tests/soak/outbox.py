@@ -37,7 +37,7 @@ class _RolledBack(Exception):
 
 
 class Outbox:
-    """Commits intents, and rolls some back, without end.
+    """Commits intents, and rolls some back, until it is stopped.
 
     Args:
         seed: The soak's.
@@ -46,11 +46,13 @@ class Outbox:
     """
 
     def __init__(self, seed: int, *, url: str, direct_url: str) -> None:
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        """What became of the transactions."""
         self._seed = seed
         self._url = url
         self._direct_url = direct_url
         self._begun = 0
+        self._stopped = False
 
     async def create(self) -> None:
         """Create the application's table."""
@@ -58,20 +60,27 @@ class Outbox:
             await connection.execute(_CREATE)
 
     async def go_on(self) -> None:
-        """Play transactions, one after the other, until cancelled; several may be at it."""
-        while True:
+        """Play transactions, one after the other, until `stop`; it may run several times at once.
+
+        It is not to be cancelled: psycopg does not close a connection whose commit is cancelled.
+        """
+        while not self._stopped:
             number, self._begun = FIRST_INTENT + self._begun, self._begun + 1
             script = intent_script_of(self._seed, number)
             await asyncio.sleep(script.pause)
             try:
                 await self._transact(number, script)
-                self.told["committed"] += 1
+                self.counts["committed"] += 1
             except _RolledBack:
-                self.told["rolled back"] += 1
+                self.counts["rolled back"] += 1
             except IdempotencyKeyConflict:
-                self.told["in conflict"] += 1
+                self.counts["in conflict"] += 1
             except (psycopg.Error, OSError):
-                self.told["lost on the way"] += 1
+                self.counts["lost on the way"] += 1
+
+    def stop(self) -> None:
+        """Begin no transaction any more."""
+        self._stopped = True
 
     async def _transact(self, number: int, script: IntentScript) -> None:
         connection = await psycopg.AsyncConnection.connect(

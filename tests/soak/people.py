@@ -28,7 +28,7 @@ class People:
     """Decide, and settle, with a client of their own."""
 
     def __init__(self, client: AgentClient) -> None:
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._client = client
         self._deciding: set[str] = set()
 
@@ -52,9 +52,9 @@ class People:
             async with asyncio.timeout(_DECIDE_SECONDS):
                 run = self._client.run(asked.workflow_id)
                 await run.decide(asked.position, approve=approve, by=BY, reason="as it says")
-                self.told["approved" if approve else "rejected"] += 1
+                self.counts["approved" if approve else "rejected"] += 1
         except (CommitlineError, RPCError, TimeoutError):
-            self.told["decided too late"] += 1  # or the answer was lost
+            self.counts["decided too late"] += 1  # or the answer was lost
         finally:
             self._deciding.discard(asked.key)
 
@@ -66,7 +66,7 @@ class People:
         wanted = to_settle(await ledger.list(limit=1_000_000), await ledger.relay.list())
         for action in wanted:
             await self._client.settle(action.key, _found(action, counted), by=BY)
-            self.told["settled"] += 1
+            self.counts["settled"] += 1
         return len(wanted)
 
 

@@ -1,13 +1,14 @@
-"""What must hold of undos, approvals, intents and the queue. Pure functions over what was seen.
+"""What must hold of undos, approvals, intents and the relay's queue: pure functions.
 
-undo      what says that it is undone was undone once, and after it had happened; what does
-          not say so was not, or it is unknown whether it was
-run       *compensated* says that nothing stands that a tool takes back; what was to be
-          undone was at least tried
+undo      an action that is recorded as undone was undone once, after it had happened; any other
+          was not undone, or its undo is unknown
+run       a run is *compensated* only if no effect that a tool can undo is left; each undo that
+          was wanted was at least tried
 approval  what no person approved never happened
-intent    rolled back, it never was; committed, it is there; those that share an order
-          reached the provider in the order of their commits
-queue     what is due waits for nobody but one before it; nothing is at work any more
+intent    what was rolled back never happened; what was committed has its action; actions that
+          share an order reached the provider in the order of their commits
+queue     everything due was sent, unless an action before it waits for a person; nothing is at
+          work any more
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ class RunUndo:
     state: str
     """As `UndoReport.state`."""
     wanted: bool
-    """It was stopped with ``compensate``, or failed where a plan is undone, or somebody asked."""
+    """The run was stopped with ``compensate``, its plan failed, or a client requested the undo."""
     gone: bool
-    """Its workflow ended without a word: nothing is undone by itself."""
+    """Its workflow ended without recording its end, so nothing is undone by itself."""
 
 
 @dataclass(frozen=True)
 class Intent:
-    """An application's row that lies beside its intent in one transaction."""
+    """A row that an application wrote in one transaction with its intent."""
 
     number: int
     subject: str
-    """What the call is about; of nobody else's if it is the call's own."""
+    """What the call is about; empty if other calls may be about it, too."""
     action: ActionKey | None
     """None where the transaction did not commit."""
     order_key: str | None = None
@@ -55,7 +56,7 @@ class Intent:
 
 
 def of_undos(actions: Sequence[Action], counted: Counted) -> Iterator[Violation]:
-    """Compare what is said to be undone with what was."""
+    """Compare what the rows record as undone with what the provider undid."""
     undos = _undos(actions)
     rows = {one.key: one for one in actions}
     for key in undos:
@@ -82,7 +83,7 @@ def of_undos(actions: Sequence[Action], counted: Counted) -> Iterator[Violation]
 def of_runs_undone(
     runs: Sequence[RunUndo], actions: Sequence[Action], counted: Counted
 ) -> Iterator[Violation]:
-    """Find what stands of runs that say, or should have seen to it, that nothing does."""
+    """Find effects that are left of runs that are compensated, or that were to be undone."""
     undos = _undos(actions)
     told = {run.run_key: run for run in runs}
     for action in actions:
@@ -133,12 +134,10 @@ def of_intents(
 
 
 def of_queue(queue: Sequence[Waiting], actions: Sequence[Action]) -> Iterator[Violation]:
-    """Find what is pending and nobody sees to."""
+    """Find what the relay has not sent, and what nothing will ever send."""
     queued = {one.queued.key for one in queue}
-    for one in waiting_for_nobody(queue):
-        yield Violation(
-            one.run_key, one.queued.key, f"is due ({one.queued.why}) and nobody sees to it"
-        )
+    for one in due_for_relay(queue):
+        yield Violation(one.run_key, one.queued.key, f"is due ({one.queued.why}) and was not sent")
     for action in actions:
         if action.state == "intent" and action.relayed and action.key not in queued:
             yield _wrong(action, "is an intent that is not in the queue")
@@ -147,8 +146,8 @@ def of_queue(queue: Sequence[Waiting], actions: Sequence[Action]) -> Iterator[Vi
             yield _wrong(action, f"is left dispatched, {lease}")
 
 
-def waiting_for_nobody(queue: Sequence[Waiting]) -> Sequence[Waiting]:
-    """Return what is due, or will be, and does not wait for one before it that is a person's."""
+def due_for_relay(queue: Sequence[Waiting]) -> Sequence[Waiting]:
+    """Return what the relay has to send, now or later, and no action before it holds back."""
     held: dict[str, int] = {}
     for one in queue:
         if one.queued.due_at is None and one.queued.order_key is not None:

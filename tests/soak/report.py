@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from commitline.tests.soak.stage import Result
+from commitline.tests.soak.result import Result
 
 _STATES: Final = ("ok", "error", "unknown", "intent", "dispatched")
 _TOLD_EVENTS: Final = {
