@@ -6,9 +6,8 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
-from uuid import uuid4
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
@@ -17,19 +16,9 @@ from commitline.activities.contract.conversation import Message, RunResult, Tool
 from commitline.activities.contract.wire import from_text
 from commitline.activities.replies import call_reply
 from commitline.errors import RunFailed, RunNotFound, RunNotRunning
-from commitline.identity import RunKey, position
-from commitline.ledger import (
-    Action,
-    ActionLedger,
-    ActionRequest,
-    Attempt,
-    Effect,
-    Outcome,
-    Request,
-    Run,
-    StoredMessage,
-)
+from commitline.ledger import Action, ActionLedger, Outcome, Request, Run, StoredMessage
 from commitline.testing.processes import WorkerProcess
+from commitline.tests.builders import action_request, attempt
 from commitline.tests.crash.stage import Gate, Played, Scene, Script, Stage, freeze_in_claim, until
 from commitline.tests.soak.conversations import malformed
 
@@ -481,9 +470,7 @@ async def test_an_attempt_of_a_terminated_run_claims_nothing_any_more(
     # Nor does one that only comes now, however young.
     gone = left.runs[0].run_key
     with pytest.raises(RunNotRunning):
-        await ledger.claim(
-            _request(gone), Attempt(datetime.now(UTC), uuid4(), timedelta(minutes=1))
-        )
+        await ledger.claim(action_request(gone), attempt(since=datetime.now(UTC)))
 
 
 @pytest.mark.parametrize("app", ["mailing", "shipping"])
@@ -522,18 +509,6 @@ async def _is_over(ledger: ActionLedger) -> bool:
     """Whether no attempt may be at work on the one action any more."""
     (row,) = await ledger.list()
     return not row.leased
-
-
-def _request(run: RunKey) -> ActionRequest:
-    return ActionRequest(
-        run_key=run,
-        position=position(0, 0),
-        tool="send_mail",
-        args="{}",
-        effect=Effect.AT_MOST_ONCE,
-        requested_digest="d",
-        effective_digest="d",
-    )
 
 
 def _fixed(actions: Sequence[Action]) -> list[Action]:

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,18 +20,12 @@ import pytest
 
 from commitline.config import DevAddresses
 from commitline.devstack import DevStack
-from commitline.identity import Position, RunKey
-from commitline.ledger import (
-    ActionLedger,
-    ActionRequest,
-    Attempt,
-    Dispatched,
-    Effect,
-    Outcome,
-    ledger_pool,
-)
+from commitline.identity import RunKey
+from commitline.ledger import ActionLedger, Dispatched, Effect, Outcome, ledger_pool
 from commitline.operating.doctor import Check, examine, healthy
 from commitline.testing.processes import ProviderProcess
+from commitline.tests import builders
+from commitline.tests.builders import action_request, attempt, open_run
 
 COMMAND = [sys.executable, "-m", "commitline.cli"]
 SHOP = "commitline.examples.shop.app:app"
@@ -225,21 +219,9 @@ async def ledger_with_actions(database_url: str) -> str:
 async def dispatched(ledger: ActionLedger, run: str, tool: str, effect: Effect) -> Dispatched:
     key = RunKey(f"{run}/01a22977-b19f-78fe-bfb3-8357f419693b")
     now = datetime.now(tz=UTC)
-    await ledger.open_run(
-        run_key=key, workflow_id=run, agent="support", input_digest="", attempt_at=now
-    )
-    request = ActionRequest(
-        run_key=key,
-        position=Position("0.1"),
-        tool=tool,
-        args='{"order_id":"4821"}',
-        effect=effect,
-        requested_digest="digest",
-        effective_digest="digest",
-    )
-    claim = await ledger.claim(request, Attempt(now, uuid4(), timedelta(minutes=1)))
-    assert isinstance(claim, Dispatched)
-    return claim
+    await open_run(ledger, key, attempt_at=now)
+    request = action_request(key, "0.1", tool=tool, effect=effect)
+    return await builders.dispatched(ledger, request, attempt(since=now))
 
 
 def test_actions_list_fits_80_columns_whatever_the_ids(ledger_with_actions: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
 
 from commitline.errors import Fenced, IdempotencyKeyConflict, PlanDivergence
-from commitline.identity import ActionKey, Position, RunKey
+from commitline.identity import ActionKey, RunKey
 from commitline.ledger import Action, ActionRequest, Attempt, Dispatched, Effect, Outcome, Owned
 from commitline.ledger.claim_rules import (
     CONFLICT,
@@ -22,19 +22,15 @@ from commitline.ledger.claim_rules import (
     take_over,
     why_parked,
 )
-from commitline.tests.unit.rows import action_row
+from commitline.tests.builders import NOON, action_request, action_row
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 KEY = ActionKey("r/1:0.0")
 OTHER = ActionKey("r/1:1.0")
 
-REQUEST = ActionRequest(
-    run_key=RunKey("r/1"),
-    position=Position("0.0"),
+REQUEST = action_request(
+    RunKey("r/1"),
     tool="charge_card",
-    args='{"order_id":"4821"}',
-    effect=Effect.IDEMPOTENT,
     requested_digest="requested",
     effective_digest="effective",
     domain_key="order-4821-charge",

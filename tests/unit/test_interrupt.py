@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from commitline.activities.guard.guarded_activity import GuardedActivity
 from commitline.errors import CannotInterrupt, UnrepresentableValue
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import Question
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+from commitline.tests.builders import NOON
 
 
 def context(questions: AttemptQuestions | None = None) -> ToolContext:

@@ -17,7 +17,7 @@ from commitline.activities.contract.sizes import MAX_TURN
 from commitline.activities.replies.pairing import paired, results_from, unanswered
 from commitline.identity import Position, RunKey, action_key, position
 from commitline.ledger import Action, Effect, Outcome
-from commitline.tests.unit.rows import action_row
+from commitline.tests.builders import done_row
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RUN = RunKey("thread:support/1")
@@ -44,22 +44,14 @@ def results(*names: str, step: int = 0, epoch: int = 0) -> Message:
 
 def action(at: str, **changes: Any) -> Action:
     """A row that is done, unless it is changed."""
-    done = action_row(
+    done = done_row(
         RUN,
         at,
         NOW,
-        status="done",
+        now=NOW,
         result='{"id":"ch_1"}',
-        outcome="ok",
-        effect_possible=True,
         effect=Effect.AT_MOST_ONCE,
         thread_id="support",
-        idempotency_key="cl_x",
-        requested_digest="",
-        effective_digest="",
-        dispatched_at=NOW,
-        tries=1,
-        done_at=NOW,
     )
     return replace(done, **changes)
 

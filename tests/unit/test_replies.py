@@ -13,7 +13,7 @@ from commitline.activities.replies.reply_content import content_text
 from commitline.errors import IdempotencyKeyConflict, InvalidArguments
 from commitline.identity import ActionKey, RunKey
 from commitline.ledger import Action, Effect, Outcome
-from commitline.tests.unit.rows import action_row
+from commitline.tests.builders import action_row
 
 KEY = "support/1:0.0"
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
-from uuid import UUID
 
 import pytest
 
 from commitline.identity import ActionKey, Position, RunKey, action_key
 from commitline.ledger import Action, Approval
 from commitline.ledger.relay import Queued, Waiting
+from commitline.tests.builders import NOON, done_row
 from commitline.tests.soak.counted import Counted, Violation
 from commitline.tests.soak.people import to_settle
 from commitline.tests.soak.promises import (
@@ -26,34 +26,14 @@ from commitline.tests.soak.promises import (
     of_runs_undone,
     of_undos,
 )
-from commitline.tests.unit.rows import action_row
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("r/1")
 OUTBOX = RunKey("outbox/1")
 
 
 def row(position: str = "0.0", *, run: RunKey = RUN, **other: Any) -> Action:
     """An action that happened, and that can be undone."""
-    made = action_row(
-        run,
-        position,
-        NOON,
-        tool="ship",
-        status="done",
-        result="null",
-        outcome="ok",
-        effect_possible=True,
-        claim_token=UUID(int=1),
-        claimed_by=action_key(run, Position(position)),
-        attempt_at=NOON,
-        lease_until=NOON,
-        dispatched_at=NOON,
-        sent_until=NOON,
-        tries=1,
-        done_at=NOON,
-        compensator="unship",
-    )
+    made = done_row(run, position, NOON, now=NOON, tool="ship", compensator="unship")
     return replace(made, **other)
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
-from commitline.identity import ActionKey, Position, RunKey, action_key
+from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import Action, Effect
 from commitline.ledger.undo_rules import Fate, UndoState, due, report
-from commitline.tests.unit.rows import action_row
+from commitline.tests.builders import NOON, ORDER, done_row
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 BEGAN = NOON + 10 * SECOND
 """When the unwinding began."""
@@ -23,25 +21,13 @@ RUN = RunKey("r/1")
 
 def charge(position: str = "0.0", *, second: int = 0, **other: Any) -> Action:
     """A charge that happened, and that `refund` undoes."""
-    at = NOON + second * SECOND
-    row = action_row(
+    row = done_row(
         RUN,
         position,
-        NOON + 60 * SECOND,
-        args='{"order_id":"4821"}',
-        status="done",
+        NOON + second * SECOND,
+        now=NOON + 60 * SECOND,
+        args=ORDER,
         result='"receipt"',
-        outcome="ok",
-        effect_possible=True,
-        created_at=at,
-        claim_token=UUID(int=1),
-        claimed_by=action_key(RUN, Position(position)),
-        attempt_at=at,
-        lease_until=at,
-        dispatched_at=at,
-        sent_until=at,
-        tries=1,
-        done_at=at,
         compensator="refund",
     )
     return replace(row, **other)

@@ -6,6 +6,7 @@ import pytest
 import pytest_asyncio
 
 from commitline.ledger import ActionLedger, ThreadLedger
+from commitline.tests.builders import open_run
 from commitline.tests.integration.ledger import conversations, shipments
 
 
@@ -13,7 +14,7 @@ from commitline.tests.integration.ledger import conversations, shipments
 async def two_runs(ledger: ActionLedger) -> None:
     """Two runs, both running."""
     for run in (shipments.RUN_A, shipments.RUN_B):
-        await shipments.open_run(ledger, run)
+        await open_run(ledger, run)
 
 
 @pytest.fixture

@@ -10,20 +10,16 @@ import asyncio
 import json
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
-from uuid import uuid4
 
 from psycopg import sql as statements
 
-from commitline.canonical import digest, dumps, parse
+from commitline.canonical import dumps
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import (
     Action,
     ActionLedger,
     ActionRequest,
-    Attempt,
-    Dispatched,
     Effect,
     NewMessage,
     Outcome,
@@ -32,9 +28,10 @@ from commitline.ledger import (
     Turn,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests import builders
+from commitline.tests.builders import NOON, action_request, attempt, dispatched
 from commitline.tests.integration.database import holding, until_blocked
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 THREAD: Final = "support-4821"
 OTHER: Final = "support-4822"
 RUN_A = RunKey("thread:support-4821/a")
@@ -42,10 +39,7 @@ RUN_B = RunKey("thread:support-4821/b")
 RUN_C = RunKey("thread:support-4821/c")
 RUN_D = RunKey("thread:support-4822/d")
 DOMAIN_KEY: Final = "order-4821-ship"
-ARGS: Final = '{"order_id":"4821"}'
 RECEIPT = Outcome.ok('{"id":"sh_1"}')
-DECLINED = Outcome.error(kind="ToolRefused", message="no such address", effect_possible=False)
-LEASE = timedelta(minutes=5)
 ODD: Final = {
     "nul": "a\x00b",
     "lone": "\ud83d and \udc00",
@@ -83,14 +77,8 @@ async def give_up(
 async def open_run(
     ledger: ActionLedger, run: RunKey, *, second: int = 0, thread_id: str | None = THREAD
 ) -> Run:
-    return await ledger.open_run(
-        run_key=run,
-        workflow_id=run.rpartition("/")[0],
-        agent="support",
-        input_digest="input",
-        attempt_at=NOON + timedelta(seconds=second),
-        thread_id=thread_id,
-        spec='{"name":"support"}',
+    return await builders.open_run(
+        ledger, run, second, thread_id=thread_id, spec='{"name":"support"}'
     )
 
 
@@ -139,40 +127,9 @@ def action(
     run: RunKey = RUN_A,
     effect: Effect = Effect.AT_MOST_ONCE,
     thread_id: str | None = THREAD,
-    domain_key: str | None = None,
-    args: str = ARGS,
+    **given: Any,
 ) -> ActionRequest:
-    return ActionRequest(
-        run_key=run,
-        position=Position(position),
-        tool="ship",
-        args=args,
-        effect=effect,
-        requested_digest=digest(parse(args)),
-        effective_digest=digest(parse(args)),
-        domain_key=domain_key,
-        thread_id=thread_id,
-    )
-
-
-def attempt(second: int = 0) -> Attempt:
-    """An attempt that began so many seconds after noon, by the engine's clock."""
-    return Attempt(NOON + timedelta(seconds=second), uuid4(), LEASE)
-
-
-async def dispatched(
-    ledger: ActionLedger, request: ActionRequest, by: Attempt | None = None
-) -> Dispatched:
-    claim = await ledger.claim(request, by or attempt())
-    assert isinstance(claim, Dispatched)
-    return claim
-
-
-async def unknown(ledger: ActionLedger, request: ActionRequest) -> Dispatched:
-    """An action that is parked, and that a person may settle."""
-    claim = await dispatched(ledger, request)
-    await ledger.park(claim, "the provider hung up")
-    return claim
+    return action_request(run, position, effect=effect, thread_id=thread_id, **given)
 
 
 async def handed_back(ledger: ActionLedger, request: ActionRequest) -> None:

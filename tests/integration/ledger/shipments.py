@@ -6,10 +6,11 @@ Tests do not wait for time to pass: what has to be over is set back on the row.
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
-from commitline.identity import ActionKey, Position, RunKey
+from commitline.identity import ActionKey, RunKey
 from commitline.ledger import (
     Action,
     ActionLedger,
@@ -23,16 +24,14 @@ from commitline.ledger import (
     Run,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests import builders
+from commitline.tests.builders import NOON, action_request, dispatched
 from commitline.tests.integration.database import sql
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN_A = RunKey("support-4821/e1")
 RUN_B = RunKey("support-4821/e2")
 DOMAIN_KEY = "order-4821-ship"
-ARGS = '{"order_id":"4821"}'
 RECEIPT = Outcome.ok('{"id":"sh_1"}')
-DECLINED = Outcome.error(kind="ToolRefused", message="no such address", effect_possible=False)
-LEASE = timedelta(minutes=5)
 DEADLINE = timedelta(minutes=4)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -46,50 +45,26 @@ def action(
     run: RunKey = RUN_A,
     effect: Effect = Effect.LOOKUP,
     can_look_up: bool = True,
-    domain_key: str | None = None,
-    key_ttl: timedelta | None = None,
     settles_after: timedelta = MINUTE,
+    **given: Any,
 ) -> ActionRequest:
-    return ActionRequest(
-        run_key=run,
-        position=Position(position),
-        tool="ship",
-        args=ARGS,
+    return action_request(
+        run,
+        position,
         effect=effect,
-        requested_digest="requested",
-        effective_digest="effective",
-        domain_key=domain_key,
-        key_ttl=key_ttl,
         can_look_up=can_look_up,
         settles_after=settles_after,
+        **given,
     )
 
 
-def attempt(second: int = 0, *, deadline: timedelta | None = DEADLINE) -> Attempt:
-    """An attempt that began so many seconds after noon, by the engine's clock."""
-    return Attempt(NOON + timedelta(seconds=second), uuid4(), LEASE, deadline)
-
-
-async def open_run(ledger: ActionLedger, run: RunKey, second: int = 0) -> Run:
-    return await ledger.open_run(
-        run_key=run,
-        workflow_id="support-4821",
-        agent="support",
-        input_digest="input",
-        attempt_at=NOON + timedelta(seconds=second),
-    )
+attempt = partial(builders.attempt, deadline=DEADLINE)
 
 
 async def stop(ledger: ActionLedger, run: RunKey = RUN_A, reason: str = "ada stopped it") -> Run:
     return await ledger.stop_run(
         run, workflow_id="support-4821", agent="support", reason=reason, attempt_at=NOON
     )
-
-
-async def dispatched(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> Dispatched:
-    claim = await ledger.claim(request, by)
-    assert isinstance(claim, Dispatched)
-    return claim
 
 
 async def asked(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> LookUp:

@@ -15,16 +15,14 @@ import pytest
 from commitline.errors import Fenced, RunNotRunning
 from commitline.ledger import ActionLedger, AlreadyDone, Busy, Claim, Dispatched, Outcome
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, attempt, dispatched
 from commitline.tests.integration.database import holding, sql, until_blocked
 from commitline.tests.integration.ledger.charges import (
-    DECLINED,
     DOMAIN_KEY,
     RECEIPT,
     RUN_B,
     action,
-    attempt,
     counts,
-    dispatched,
     expire_lease,
     row,
 )

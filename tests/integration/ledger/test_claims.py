@@ -19,19 +19,16 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, NOON, attempt, dispatched
 from commitline.tests.integration.database import sql
 from commitline.tests.integration.ledger.charges import (
     CHARGE,
-    DECLINED,
     DOMAIN_KEY,
     LOST,
-    NOON,
     OTHER_CHARGE,
     RECEIPT,
     RUN_A,
     action,
-    attempt,
-    dispatched,
     row,
 )
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from random import Random
 from typing import Any, Final, LiteralString, TypeAlias
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import event, given
@@ -40,13 +40,12 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DID_NOT_HAPPEN, NOON, attempt
 from commitline.tests.integration.properties import RunTheLoop, examples
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EXAMPLES: Final = count()
 RECORDS: Final = count()
 HOUR: Final = timedelta(hours=1)
-NEVER: Final = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
 
 PLAN: Final[tuple[tuple[str, str, str, str, Effect, str | None, timedelta | None], ...]] = (
     ("a", "0.0", "charge", '{"cents":4900}', Effect.IDEMPOTENT, "charge", None),
@@ -198,15 +197,15 @@ class World:
     async def by_somebody_new(self, operation: str, request: ActionRequest) -> bool:
         match operation:
             case "claim":
-                await self.claim(request, Attempt(self.later(), uuid4(), HOUR))
+                await self.claim(request, attempt(since=self.later(), lease=HOUR))
             case "claim, and be lost":
                 held = len(self.held)
-                await self.claim(request, Attempt(self.later(), uuid4(), HOUR))
+                await self.claim(request, attempt(since=self.later(), lease=HOUR))
                 await self.check()
                 del self.held[held:]
                 await self.pass_the_deadline([request.key])
             case "claim, by an old attempt":
-                await self.claim(request, Attempt(NOON, uuid4(), HOUR), old=True)
+                await self.claim(request, attempt(lease=HOUR), old=True)
             case "pass the deadline":
                 await self.pass_the_deadline(list(self.rows))
             case "expire the lease":
@@ -455,7 +454,7 @@ class World:
         assert stopped.state == ("ended" if self.states[run] == "ended" else "stopping")
         for request in map(self.request, range(len(PLAN))):
             if request.run_key == run and request.key in self.rows:
-                await self.claim(request, Attempt(self.later(), uuid4(), HOUR))
+                await self.claim(request, attempt(since=self.later(), lease=HOUR))
                 await self.check()
 
     async def settle(self, key: ActionKey) -> None:
@@ -463,7 +462,7 @@ class World:
         await self.pass_the_deadline([key])
         row = self.rows.get(key)
         happened = row is not None and bool(self.effects[row["idempotency_key"]])
-        outcome = Outcome.ok('"ada looked"') if happened else NEVER
+        outcome = Outcome.ok('"ada looked"') if happened else DID_NOT_HAPPEN
         try:
             settled = await self.ledger.settle(key, outcome, by="ada")
         except SettlementRefused:
@@ -645,11 +644,9 @@ def test_arguments_and_results_come_back_exactly(
             requested_digest=digest(args),
             effective_digest=digest(args),
         )
-        await ledger.claim(request, Attempt(NOON, uuid4(), timedelta(hours=1)))
+        await ledger.claim(request, attempt(lease=HOUR))
 
-        taken = await ledger.claim(
-            request, Attempt(NOON + timedelta(seconds=1), uuid4(), timedelta(hours=1))
-        )
+        taken = await ledger.claim(request, attempt(1, lease=HOUR))
         assert isinstance(taken, Dispatched)
         recorded = await ledger.record(taken, Outcome.ok(dumps(result)))
         stored = await ledger.get(request.key)
@@ -682,7 +679,7 @@ async def test_json_text_is_kept_to_the_byte(ledger: ActionLedger, text: str) ->
         requested_digest="d",
         effective_digest="d",
     )
-    claim = await ledger.claim(request, Attempt(NOON, uuid4(), timedelta(hours=1)))
+    claim = await ledger.claim(request, attempt(lease=HOUR))
     assert isinstance(claim, Dispatched)
 
     await ledger.record(claim, Outcome.ok(text))

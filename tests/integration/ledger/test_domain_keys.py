@@ -19,19 +19,17 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, attempt, dispatched
 from commitline.tests.integration.database import sql
 from commitline.tests.integration.ledger.charges import (
     CHARGE,
-    DECLINED,
     DOMAIN_KEY,
     LOST,
     OTHER_CHARGE,
     RECEIPT,
     RUN_B,
     action,
-    attempt,
     counts,
-    dispatched,
     expire_lease,
     row,
 )

@@ -9,6 +9,7 @@ import pytest
 from commitline.errors import Fenced
 from commitline.ledger import ActionLedger, Effect, Parked
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import dispatched
 from commitline.tests.integration.ledger.shipments import (
     MINUTE,
     RECEIPT,
@@ -17,7 +18,6 @@ from commitline.tests.integration.ledger.shipments import (
     all_sent,
     asked,
     attempt,
-    dispatched,
     row,
     sent_until,
 )

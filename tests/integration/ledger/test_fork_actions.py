@@ -7,6 +7,7 @@ import pytest
 from commitline.errors import StaleThread
 from commitline.ledger import ActionLedger, AlreadyDone, Dispatched, Parked, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import attempt, dispatched, parked
 from commitline.tests.integration.ledger.conversations import (
     DOMAIN_KEY,
     OTHER,
@@ -16,8 +17,6 @@ from commitline.tests.integration.ledger.conversations import (
     RUN_D,
     THREAD,
     action,
-    attempt,
-    dispatched,
     everything,
     handed_back,
     holding_run,
@@ -25,7 +24,6 @@ from commitline.tests.integration.ledger.conversations import (
     row,
     three_turns,
     turn,
-    unknown,
 )
 
 pytestmark = pytest.mark.usefixtures("conversation")
@@ -145,9 +143,9 @@ async def test_an_unknown_that_a_fork_left_holds_back_its_repetition(
 async def test_what_was_told_in_what_a_fork_takes_back_is_told_again(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
-    early = await unknown(ledger, action("0.0", args='{"order_id":"1"}'))
-    late = await unknown(ledger, action("0.1", args='{"order_id":"2"}'))
-    other = await unknown(ledger, action(run=RUN_D, thread_id=OTHER))
+    early = await parked(ledger, action("0.0", args='{"order_id":"1"}'))
+    late = await parked(ledger, action("0.1", args='{"order_id":"2"}'))
+    other = await parked(ledger, action(run=RUN_D, thread_id=OTHER))
     for claim in (early, late, other):
         await ledger.settle(claim.key, RECEIPT, by="ada")
     await threads.commit(turn(0, told=[early.key]))

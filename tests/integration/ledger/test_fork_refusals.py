@@ -10,9 +10,9 @@ from commitline.errors import ResetRefused, StaleThread
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, Committed, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import NOON
 from commitline.tests.integration.database import until_blocked
 from commitline.tests.integration.ledger.conversations import (
-    NOON,
     RUN_A,
     RUN_B,
     RUN_D,

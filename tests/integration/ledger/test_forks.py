@@ -9,6 +9,7 @@ import pytest
 from commitline.errors import LedgerUnavailable, ResetRefused, StaleThread
 from commitline.ledger import ActionLedger, Committed, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import dispatched, parked
 from commitline.tests.integration.database import sql
 from commitline.tests.integration.ledger.conversations import (
     OTHER,
@@ -18,7 +19,6 @@ from commitline.tests.integration.ledger.conversations import (
     RUN_D,
     THREAD,
     action,
-    dispatched,
     everything,
     holding_action,
     holding_thread,
@@ -29,7 +29,6 @@ from commitline.tests.integration.ledger.conversations import (
     texts,
     three_turns,
     turn,
-    unknown,
     version,
 )
 
@@ -87,9 +86,9 @@ async def test_what_a_call_changed_is_recorded_with_its_outcome_and_once(
     outcome = replace(RECEIPT, state_changes=changes)
     assert await ledger.record(claim, outcome) == outcome
     assert await ledger.record(claim, replace(outcome, state_changes=None)) == outcome
-    parked = await unknown(ledger, late)
+    unknown = await parked(ledger, late)
     assert (await row(ledger, late)).state_changes is None
-    await ledger.record(parked, outcome)
+    await ledger.record(unknown, outcome)
 
     assert [(await row(ledger, one)).state_changes for one in (first, late)] == [changes] * 2
     assert (await row(ledger, first)).recorded == outcome

@@ -11,19 +11,16 @@ from commitline.errors import Fenced, RunNotRunning
 from commitline.identity import Position
 from commitline.ledger import ActionLedger, AlreadyDone, Dispatched, Effect, Parked, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, NOON, attempt, dispatched
 from commitline.tests.integration.database import holding, sql
 from commitline.tests.integration.ledger.conversations import (
-    DECLINED,
     DOMAIN_KEY,
-    NOON,
     RECEIPT,
     RUN_A,
     RUN_B,
     RUN_C,
     THREAD,
     action,
-    attempt,
-    dispatched,
     everything,
     give_up,
     handed_back,

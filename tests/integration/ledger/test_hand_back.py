@@ -6,13 +6,13 @@ import pytest
 
 from commitline.ledger import ActionLedger, Effect, Parked
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import dispatched
 from commitline.tests.integration.ledger.shipments import (
     RECEIPT,
     action,
     all_sent,
     asked,
     attempt,
-    dispatched,
     row,
 )
 

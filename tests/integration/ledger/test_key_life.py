@@ -6,6 +6,7 @@ import pytest
 
 from commitline.ledger import ActionLedger, Effect, LookUp, Parked
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import dispatched
 from commitline.tests.integration.ledger.shipments import (
     HOUR,
     MINUTE,
@@ -14,7 +15,6 @@ from commitline.tests.integration.ledger.shipments import (
     age,
     asked,
     attempt,
-    dispatched,
     row,
 )
 

@@ -11,17 +11,15 @@ import pytest
 from commitline.errors import Fenced, IdempotencyKeyConflict, SettlementRefused
 from commitline.ledger import ActionLedger, AlreadyDone, Dispatched, Effect, Outcome, Owned
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, NOON, dispatched
 from commitline.tests.integration.database import holding, until_blocked
 from commitline.tests.integration.ledger.shipments import (
-    DECLINED,
     DOMAIN_KEY,
-    NOON,
     RECEIPT,
     RUN_A,
     RUN_B,
     action,
     attempt,
-    dispatched,
     repeated,
     row,
     stop,

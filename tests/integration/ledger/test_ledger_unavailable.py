@@ -13,16 +13,9 @@ from commitline.errors import Fenced, LedgerUnavailable
 from commitline.ledger import ActionLedger, Dispatched, Effect, Outcome, ledger_pool
 from commitline.ledger.pool import Pool
 from commitline.testing.proxy import TcpProxy
+from commitline.tests.builders import DECLINED, dispatched
 from commitline.tests.integration.database import holding, sql, until_blocked
-from commitline.tests.integration.ledger.shipments import (
-    DECLINED,
-    DOMAIN_KEY,
-    RECEIPT,
-    action,
-    attempt,
-    dispatched,
-    row,
-)
+from commitline.tests.integration.ledger.shipments import DOMAIN_KEY, RECEIPT, action, attempt, row
 
 pytestmark = pytest.mark.usefixtures("two_runs")
 

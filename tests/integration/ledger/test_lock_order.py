@@ -10,11 +10,11 @@ import asyncio
 import pytest
 
 from commitline.identity import Position
-from commitline.ledger import ActionLedger, Outcome, Parked, ThreadLedger
+from commitline.ledger import ActionLedger, Parked, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, DID_NOT_HAPPEN, attempt, dispatched, parked
 from commitline.tests.integration.database import holding, sql, until_blocked
 from commitline.tests.integration.ledger.conversations import (
-    DECLINED,
     DOMAIN_KEY,
     OTHER,
     RECEIPT,
@@ -24,15 +24,12 @@ from commitline.tests.integration.ledger.conversations import (
     RUN_D,
     THREAD,
     action,
-    attempt,
-    dispatched,
     give_up,
     handed_back,
     holding_action,
     holding_thread,
     in_this_order,
     turn,
-    unknown,
     until_blocked_or_done,
 )
 
@@ -47,7 +44,7 @@ async def test_a_fork_and_a_settlement_of_what_its_turns_repeat_do_not_wait_for_
         await threads.commit(turn(step, step=step))
     between = action("8.0", args='{"order_id":"8"}')
     await dispatched(ledger, between)
-    original = await unknown(ledger, action("9.0"))
+    original = await parked(ledger, action("9.0"))
     repeated = await ledger.claim(action("10.0"), attempt())
     assert isinstance(repeated, Parked)
 
@@ -64,16 +61,15 @@ async def test_a_fork_and_a_settlement_of_what_its_turns_repeat_do_not_wait_for_
 async def test_a_fork_and_a_settlement_of_what_it_takes_back_do_not_wait_for_each_other(
     ledger: ActionLedger, threads: ThreadLedger, pool: Pool
 ) -> None:
-    never = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
-    first = await unknown(ledger, action("0.0", domain_key=DOMAIN_KEY))
-    await ledger.settle(first.key, never, by="ada")
+    first = await parked(ledger, action("0.0", domain_key=DOMAIN_KEY))
+    await ledger.settle(first.key, DID_NOT_HAPPEN, by="ada")
     await threads.commit(turn(0, told=[first.key]))
     await handed_back(ledger, action("0.1", domain_key=DOMAIN_KEY))
 
     settled, forked = await in_this_order(
         pool,
         holding(pool, "select from agent_domain_keys for update"),
-        ledger.settle(first.key, never, by="ada"),
+        ledger.settle(first.key, DID_NOT_HAPPEN, by="ada"),
         threads.fork(RUN_A, 0),
     )
 
@@ -118,7 +114,7 @@ async def test_giving_up_and_a_settlement_of_what_its_calls_repeat_do_not_wait_f
 ) -> None:
     # Its rows lie in the order of these claims.
     await sql(pool, "truncate agent_relay, agent_actions")
-    original = await unknown(ledger, action("0.0"))
+    original = await parked(ledger, action("0.0"))
     for request in (action("1.9"), action(run=RUN_C), action("1.10")):
         assert isinstance(await ledger.claim(request, attempt()), Parked)
 
@@ -137,7 +133,7 @@ async def test_giving_up_and_a_settlement_of_what_its_calls_repeat_do_not_wait_f
 async def test_two_attempts_that_repeat_an_unknown_at_once_are_both_answered_unknown(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    original = await unknown(ledger, action())
+    original = await parked(ledger, action())
     repeated = action(run=RUN_B)
 
     claims = await in_this_order(

@@ -12,15 +12,13 @@ from commitline.errors import Fenced, RunNotRunning
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, AlreadyDone, Busy, Effect, Outcome, Parked
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import LEASE, NOON, ORDER, dispatched
 from commitline.tests.integration.database import sql, until_blocked
 from commitline.tests.integration.ledger.shipments import (
-    ARGS,
     DEADLINE,
     DOMAIN_KEY,
     HOUR,
-    LEASE,
     MINUTE,
-    NOON,
     RECEIPT,
     RUN_A,
     RUN_B,
@@ -29,7 +27,6 @@ from commitline.tests.integration.ledger.shipments import (
     all_sent,
     asked,
     attempt,
-    dispatched,
     row,
     sent_until,
     stop,
@@ -142,7 +139,7 @@ async def test_a_business_fact_whose_attempt_died_is_asked_about_by_who_wants_it
     assert meanwhile == Busy(original.key)
     assert ask.call == again.call
     assert (ask.call.key, ask.call.settles_for) == (original.key, wanted.key)
-    assert (ask.call.idempotency_key, ask.call.args) == (first.idempotency_key, ARGS)
+    assert (ask.call.idempotency_key, ask.call.args) == (first.idempotency_key, ORDER)
     assert ask.settles_in < timedelta()
     assert itself == Busy(wanted.key)
     assert isinstance(receipt, AlreadyDone)

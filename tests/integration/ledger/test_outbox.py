@@ -7,9 +7,8 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -32,13 +31,12 @@ from commitline.errors import (
     SchemaMismatch,
 )
 from commitline.idempotency_key import default_idempotency_key
-from commitline.identity import ActionKey, Position, RunKey
+from commitline.identity import ActionKey, RunKey
 from commitline.ledger import (
     Action,
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Attempt,
     Busy,
     Dispatched,
     Intended,
@@ -49,9 +47,16 @@ from commitline.ledger import (
     intend,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import (
+    NOON,
+    action_request,
+    attempt,
+    dispatched,
+    open_run,
+    relay_request,
+)
 from commitline.tests.integration.database import sql, until_blocked
 
-NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 RUN = RunKey("support/1")
 
 
@@ -283,9 +288,9 @@ async def test_a_literal_key_wins_over_the_tools_and_is_the_same_fact_again(
 
 def request(position: str = "0.0", *, made: Tool = charge, **options: Any) -> ActionRequest:
     effective = made.effective({"order_id": "1"})
-    return ActionRequest(
-        run_key=RUN,
-        position=Position(position),
+    return action_request(
+        RUN,
+        position,
         tool=made.name,
         args=effective,
         effect=made.effect,
@@ -297,33 +302,8 @@ def request(position: str = "0.0", *, made: Tool = charge, **options: Any) -> Ac
     )
 
 
-def attempt(minutes: int = 0) -> Attempt:
-    return Attempt(NOON + timedelta(minutes=minutes), uuid4(), timedelta(minutes=5))
-
-
-async def opened(ledger: ActionLedger) -> None:
-    await ledger.open_run(
-        run_key=RUN, workflow_id="support", agent="a", input_digest="i", attempt_at=NOON
-    )
-
-
-def by_the_relay(action: Action) -> ActionRequest:
-    return ActionRequest(
-        run_key=action.run_key,
-        position=action.position,
-        tool=action.tool,
-        args=action.args,
-        effect=action.effect,
-        requested_digest=action.requested_digest,
-        effective_digest=action.effective_digest,
-        domain_key=action.domain_key,
-        purpose="relay",
-    )
-
-
 async def carried_out(ledger: ActionLedger, key: ActionKey, outcome: Outcome) -> None:
-    claim = await ledger.claim(by_the_relay(await the(ledger, key)), attempt(1))
-    assert isinstance(claim, Dispatched)
+    claim = await dispatched(ledger, relay_request(await the(ledger, key)), attempt(1))
     await ledger.record(claim, outcome)
 
 
@@ -331,7 +311,7 @@ async def test_an_agent_that_asks_for_what_lies_in_the_outbox_waits_for_its_rece
     url: str, ledger: ActionLedger
 ) -> None:
     """It neither doubles it, nor takes it from the relay, nor takes it for dead."""
-    await opened(ledger)
+    await open_run(ledger, RUN)
     key = await committed(url, charge, {"order_id": "1"})
 
     waits = await ledger.claim(request(), attempt())
@@ -346,7 +326,7 @@ async def test_an_agent_that_asks_for_what_lies_in_the_outbox_waits_for_its_rece
 async def test_what_an_agent_does_or_did_is_not_intended_again(
     url: str, ledger: ActionLedger, pool: Pool
 ) -> None:
-    await opened(ledger)
+    await open_run(ledger, RUN)
     claim = await ledger.claim(request(), attempt())
     assert isinstance(claim, Dispatched)
 
@@ -381,7 +361,7 @@ async def test_an_intent_that_nobody_sends_any_more_gives_way(
     url: str, ledger: ActionLedger, pool: Pool
 ) -> None:
     """An agent's whose run has ended; and what was detached by a run that was stopped."""
-    await opened(ledger)
+    await open_run(ledger, RUN)
     claim = await ledger.claim(request(), by := attempt())
     assert isinstance(claim, Dispatched)
     assert await ledger.hand_back(request(), by)
@@ -407,13 +387,13 @@ async def test_an_intent_that_nobody_sends_any_more_gives_way(
 async def test_a_detached_call_of_a_run_that_has_ended_is_still_to_be_sent(
     url: str, ledger: ActionLedger, pool: Pool
 ) -> None:
-    await opened(ledger)
+    await open_run(ledger, RUN)
     detached = request(detached=True)
     claim = await ledger.claim(detached, attempt())
     await ledger.end_run(RUN, attempt_at=NOON + timedelta(minutes=2))
 
     existing = await committed(url, charge, {"order_id": "1"})
-    await opened(ledger)
+    await open_run(ledger, RUN)
 
     assert isinstance(claim, Intended)
     assert existing == claim.action.key == detached.key
@@ -441,7 +421,7 @@ async def test_what_undoes_is_linked_to_what_holds_the_fact_and_is_the_undo_of_t
 async def test_a_fact_that_is_just_being_undone_is_not_relied_on(
     url: str, ledger: ActionLedger, pool: Pool
 ) -> None:
-    await opened(ledger)
+    await open_run(ledger, RUN)
     claim = await ledger.claim(request(compensator="refund"), attempt())
     assert isinstance(claim, Dispatched)
     await ledger.record(claim, Outcome.ok("1"))
@@ -459,7 +439,7 @@ async def test_a_fact_that_is_just_being_undone_is_not_relied_on(
 
 
 async def test_an_undo_that_is_tried_again_holds_its_fact(url: str, ledger: ActionLedger) -> None:
-    await opened(ledger)
+    await open_run(ledger, RUN)
     claim = await ledger.claim(request(compensator="take_back"), attempt())
     assert isinstance(claim, Dispatched)
     await ledger.record(claim, Outcome.ok("1"))
@@ -486,7 +466,7 @@ async def test_a_fact_that_is_about_to_be_undone_or_may_have_been_is_not_relied_
             with pytest.raises(IntentRefused, match=match):
                 await intend(conn, charge, {"order_id": "1"})
 
-    await opened(ledger)
+    await open_run(ledger, RUN)
     claim = await ledger.claim(request(compensator="refund"), attempt())
     assert isinstance(claim, Dispatched)
     await ledger.record(claim, Outcome.ok("1"))
@@ -655,11 +635,11 @@ async def test_the_relay_sends_what_never_happened_also_after_the_end_of_its_run
     url: str, ledger: ActionLedger
 ) -> None:
     """A detached call of a tool that can be asked, whose first attempt was lost."""
-    await opened(ledger)
+    await open_run(ledger, RUN)
     looked_up = replace(request(detached=True), effect=Effect.LOOKUP)
     await ledger.claim(looked_up, attempt())
     await ledger.end_run(RUN, attempt_at=NOON + timedelta(minutes=2))
-    asks = replace(by_the_relay(await the(ledger, looked_up.key)), can_look_up=True)
+    asks = replace(relay_request(await the(ledger, looked_up.key)), can_look_up=True)
     assert isinstance(await ledger.claim(asks, attempt(1)), Dispatched)
 
     again = await ledger.claim(asks, attempt(2))
@@ -676,7 +656,7 @@ async def test_what_was_told_of_a_detached_call_is_told_again_whatever_became_of
     url: str, ledger: ActionLedger
 ) -> None:
     """And nobody but the relay sends it, not even its own run under newer code."""
-    await opened(ledger)
+    await open_run(ledger, RUN)
     detached = request(detached=True)
     claims = [await ledger.claim(detached, attempt())]
     claims.append(await ledger.claim(request(), attempt(1)))  # no longer detached, in its code
@@ -691,22 +671,14 @@ async def test_what_was_told_of_a_detached_call_is_told_again_whatever_became_of
 async def test_what_a_fork_takes_back_before_it_was_sent_is_never_sent(
     url: str, ledger: ActionLedger, pool: Pool
 ) -> None:
-    await ledger.open_run(
-        run_key=RUN,
-        workflow_id="support",
-        agent="a",
-        input_digest="i",
-        attempt_at=NOON,
-        thread_id="a thread",
-        spec="{}",
-    )
+    await open_run(ledger, RUN, thread_id="a thread", spec="{}")
     await ledger.threads.open("a thread", agent="a")
     message = NewMessage("assistant", "{}")
     await ledger.threads.commit(Turn("a thread", 0, RUN, 0, 0, [message]))
     unsent, sent = request("0.0", detached=True), request("0.1", made=refund, detached=True)
     for one in (unsent, sent):
         assert isinstance(await ledger.claim(one, attempt()), Intended)
-    claim = await ledger.claim(by_the_relay(await the(ledger, sent.key)), attempt(1))
+    claim = await ledger.claim(relay_request(await the(ledger, sent.key)), attempt(1))
     assert isinstance(claim, Dispatched)
 
     await ledger.threads.fork(RUN, 0)

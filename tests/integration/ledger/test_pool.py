@@ -8,9 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
-from uuid import uuid4
 
 import psycopg
 import pytest
@@ -18,46 +16,24 @@ import pytest_asyncio
 from psycopg.rows import DictRow, dict_row
 
 from commitline.errors import LedgerUnavailable, Unstorable
-from commitline.identity import Position, RunKey
+from commitline.identity import RunKey
 from commitline.ledger import (
     ActionLedger,
     ActionRequest,
-    Attempt,
     Busy,
     Dispatched,
-    Effect,
     Outcome,
     ledger_pool,
     migrate,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, action_request, attempt, dispatched, open_run
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("support-4821/e1")
-DECLINED = Outcome.error(kind="ToolRefused", message="declined", effect_possible=False)
 
 
 def action(position: str = "0.0", *, domain_key: str | None = None) -> ActionRequest:
-    return ActionRequest(
-        run_key=RUN,
-        position=Position(position),
-        tool="charge_card",
-        args='{"order_id":"4821"}',
-        effect=Effect.IDEMPOTENT,
-        requested_digest="requested",
-        effective_digest="effective",
-        domain_key=domain_key,
-    )
-
-
-def attempt(second: int = 0) -> Attempt:
-    return Attempt(NOON + timedelta(seconds=second), uuid4(), timedelta(minutes=5))
-
-
-async def dispatched(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> Dispatched:
-    claim = await ledger.claim(request, by)
-    assert isinstance(claim, Dispatched)
-    return claim
+    return action_request(RUN, position, tool="charge_card", domain_key=domain_key)
 
 
 class Observer:
@@ -120,9 +96,7 @@ async def pool(database_url: str) -> AsyncIterator[Pool]:
 async def ledger(pool: Pool) -> ActionLedger:
     """A ledger over the two, with one run."""
     ledger = ActionLedger(pool)
-    await ledger.open_run(
-        run_key=RUN, workflow_id="r", agent="support", input_digest="i", attempt_at=NOON
-    )
+    await open_run(ledger, RUN)
     return ledger
 
 
@@ -372,9 +346,7 @@ async def test_nothing_depends_on_a_session_so_that_a_pooler_may_change_it_at_ev
 
 async def whole_life(ledger: ActionLedger, step: int) -> None:
     """Everything that a ledger does, once."""
-    await ledger.open_run(
-        run_key=RUN, workflow_id="r", agent="support", input_digest="i", attempt_at=NOON
-    )
+    await open_run(ledger, RUN)
     await ledger.record_completion(RUN, step, "{}")
     await ledger.get_completion(RUN, step)
     # Not equal to an earlier step's, which stays unknown and would hold it back.

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from uuid import uuid4
+from datetime import timedelta
 
 import psycopg
 import pytest
 import pytest_asyncio
 
-from commitline.canonical import digest, parse
 from commitline.errors import AnswerRefused, Fenced, RunNotRunning
 from commitline.identity import Position, RunKey
 from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Attempt,
     Dispatched,
     Effect,
     Outcome,
@@ -25,30 +22,16 @@ from commitline.ledger import (
     QuestionRequest,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import NOON, action_request, attempt, dispatched, open_run
 from commitline.tests.integration.database import sql
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN_A = RunKey("support-1/e1")
 RUN_B = RunKey("support-2/e1")
-ARGS = '{"order_id":"4821"}'
 DONE = Outcome.ok('"done"')
 
 
 def refund(run: RunKey = RUN_A, effect: Effect = Effect.IDEMPOTENT) -> ActionRequest:
-    return ActionRequest(
-        run_key=run,
-        position=Position("0.0"),
-        tool="refund",
-        args=ARGS,
-        effect=effect,
-        requested_digest=digest(parse(ARGS)),
-        effective_digest=digest(parse(ARGS)),
-        domain_key="order-4821-refund",
-    )
-
-
-def attempt(second: int = 0) -> Attempt:
-    return Attempt(NOON + timedelta(seconds=second), uuid4(), lease=timedelta(minutes=5))
+    return action_request(run, tool="refund", effect=effect, domain_key="order-4821-refund")
 
 
 QUESTION = QuestionRequest(
@@ -68,15 +51,7 @@ KEY = QUESTION.key
 async def runs(ledger: ActionLedger) -> None:
     """Two runs that run."""
     for run in (RUN_A, RUN_B):
-        await ledger.open_run(
-            run_key=run, workflow_id=run, agent="a", input_digest="i", attempt_at=NOON
-        )
-
-
-async def called(ledger: ActionLedger, request: ActionRequest, by: Attempt) -> Dispatched:
-    claim = await ledger.claim(request, by)
-    assert isinstance(claim, Dispatched)
-    return claim
+        await open_run(ledger, run, workflow_id=run)
 
 
 async def expire(pool: Pool) -> None:
@@ -84,7 +59,7 @@ async def expire(pool: Pool) -> None:
 
 
 async def test_asking_hands_the_row_back_and_may_be_repeated(ledger: ActionLedger) -> None:
-    claim = await called(ledger, refund(), attempt())
+    claim = await dispatched(ledger, refund(), attempt())
 
     first, _ = await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
     again, _ = await ledger.questions.ask(
@@ -104,16 +79,16 @@ async def test_a_later_attempt_finds_what_was_asked_and_another_question_replace
     ledger: ActionLedger,
 ) -> None:
     questions = ledger.questions
-    claim = await called(ledger, refund(), attempt())
+    claim = await dispatched(ledger, refund(), attempt())
     await questions.ask(QUESTION, claim, attempt_at=NOON)
     await questions.answer(KEY, 1, '"yes"', by="ada")
-    second = await called(ledger, refund(), attempt(1))
+    second = await dispatched(ledger, refund(), attempt(1))
     await questions.ask(replace(QUESTION, index=1), second, attempt_at=NOON)
-    third = await called(ledger, refund(), attempt(2))
+    third = await dispatched(ledger, refund(), attempt(2))
 
     await questions.ask(replace(QUESTION, payload="3"), third, attempt_at=NOON)
     asked = await questions.list(RUN_A, only_waiting=False)
-    fourth = await called(ledger, refund(), attempt(3))
+    fourth = await dispatched(ledger, refund(), attempt(3))
 
     assert [one.answer for one in second.asked] == ['"yes"']
     assert [(one.number, one.state) for one in asked] == [
@@ -128,7 +103,7 @@ async def test_a_later_attempt_finds_what_was_asked_and_another_question_replace
 async def test_another_action_leaves_a_waiting_one_alone_and_goes_on_with_an_answered_one(
     ledger: ActionLedger, *, answered: bool
 ) -> None:
-    claim = await called(ledger, refund(), attempt())
+    claim = await dispatched(ledger, refund(), attempt())
     await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
     if answered:
         await ledger.questions.answer(KEY, 1, '"yes"', by="ada")
@@ -153,11 +128,11 @@ async def test_another_action_leaves_a_waiting_one_alone_and_goes_on_with_an_ans
 async def test_what_has_expired_gives_the_business_fact_free_and_takes_no_answer(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    claim = await called(ledger, refund(), attempt())
+    claim = await dispatched(ledger, refund(), attempt())
     await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
     await expire(pool)
 
-    other = await called(ledger, refund(RUN_B), attempt(1))
+    other = await dispatched(ledger, refund(RUN_B), attempt(1))
     own = await ledger.claim(refund(), attempt(2))
     with pytest.raises(AnswerRefused, match="has expired"):
         await ledger.questions.answer(KEY, 1, '"late"', by="ada")
@@ -170,8 +145,8 @@ async def test_what_has_expired_gives_the_business_fact_free_and_takes_no_answer
 async def test_what_an_earlier_attempt_may_have_sent_rests_and_is_parked_when_it_expires(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    await called(ledger, refund(), attempt())
-    taken_over = await called(ledger, refund(), attempt(1))
+    await dispatched(ledger, refund(), attempt())
+    taken_over = await dispatched(ledger, refund(), attempt(1))
     await ledger.questions.ask(QUESTION, taken_over, attempt_at=NOON, over=False)
 
     away = await ledger.claim(refund(RUN_B), attempt(2))
@@ -191,7 +166,7 @@ async def test_what_an_earlier_attempt_may_have_sent_rests_and_is_parked_when_it
 async def test_in_a_run_that_ends_nothing_is_asked_and_its_intent_is_nobodys(
     ledger: ActionLedger,
 ) -> None:
-    claim = await called(ledger, refund(), attempt())
+    claim = await dispatched(ledger, refund(), attempt())
     stop = {"workflow_id": RUN_A, "agent": "a", "reason": "r", "attempt_at": NOON}
     await ledger.stop_run(RUN_A, **stop)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
@@ -199,7 +174,7 @@ async def test_in_a_run_that_ends_nothing_is_asked_and_its_intent_is_nobodys(
         await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
     left = await ledger.get(KEY)
     asked = await ledger.questions.list(only_waiting=False)
-    other = await called(ledger, refund(RUN_B), attempt(1))
+    other = await dispatched(ledger, refund(RUN_B), attempt(1))
 
     assert left is not None
     assert (refused.value.stopping, left.state, asked) == (True, "intent", [])
@@ -207,8 +182,8 @@ async def test_in_a_run_that_ends_nothing_is_asked_and_its_intent_is_nobodys(
 
 
 async def test_an_attempt_that_was_overtaken_asks_nothing(ledger: ActionLedger) -> None:
-    zombie = await called(ledger, refund(), attempt())
-    later = await called(ledger, refund(), attempt(1))
+    zombie = await dispatched(ledger, refund(), attempt())
+    later = await dispatched(ledger, refund(), attempt(1))
 
     with pytest.raises(Fenced):
         await ledger.questions.ask(QUESTION, zombie, attempt_at=NOON)
@@ -217,7 +192,7 @@ async def test_an_attempt_that_was_overtaken_asks_nothing(ledger: ActionLedger) 
 
 
 async def test_an_answer_is_a_value_and_signed(ledger: ActionLedger, pool: Pool) -> None:
-    claim = await called(ledger, refund(), attempt())
+    claim = await dispatched(ledger, refund(), attempt())
     await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
 
     with pytest.raises(AnswerRefused, match="needs a value"):

@@ -7,16 +7,9 @@ import pytest
 from commitline.errors import Fenced
 from commitline.ledger import ActionLedger, Effect, Outcome, Parked
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, attempt, dispatched
 from commitline.tests.integration.database import sql
-from commitline.tests.integration.ledger.charges import (
-    DECLINED,
-    DOMAIN_KEY,
-    RECEIPT,
-    action,
-    attempt,
-    dispatched,
-    row,
-)
+from commitline.tests.integration.ledger.charges import DOMAIN_KEY, RECEIPT, action, row
 
 pytestmark = pytest.mark.usefixtures("two_runs")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, LiteralString
-from uuid import uuid4
 
 import pytest
 from temporalio.client import Client
@@ -23,7 +23,6 @@ from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     ApprovalRequest,
-    Attempt,
     Busy,
     Dispatched,
     Effect,
@@ -34,55 +33,33 @@ from commitline.ledger import (
     Waiting,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests import builders
+from commitline.tests.builders import DID_NOT_HAPPEN, NOON, OVER, action_request, open_run
 from commitline.tests.integration.database import holding, sql, until_blocked
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("support-4821/6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 OTHER = RunKey("support-4822/6ba7b810-9dad-11d1-80b4-00c04fd430c9")
-OVER = timedelta(seconds=-1)
 LIVE = timedelta(minutes=5)
 RECEIPT = Outcome.ok('{"id":"ch_1"}')
-NEVER = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
 
 
 @pytest.fixture(autouse=True)
 async def _runs(ledger: ActionLedger) -> None:
     for run in (RUN, OTHER):
-        await ledger.open_run(
-            run_key=run, workflow_id="w", agent="a", input_digest="", attempt_at=NOON, spec="{}"
-        )
+        await open_run(ledger, run, workflow_id="w", spec="{}")
 
 
-def request(
-    position: str,
-    *,
-    effect: Effect = Effect.IDEMPOTENT,
-    run: RunKey = RUN,
-    **given: Any,
-) -> ActionRequest:
-    return ActionRequest(
-        run_key=run,
-        position=Position(position),
-        tool="charge",
-        args='{"order_id":"4821"}',
-        effect=effect,
-        requested_digest="same",
-        effective_digest="same",
-        **given,
-    )
+def request(position: str, *, run: RunKey = RUN, **given: Any) -> ActionRequest:
+    return action_request(run, position, tool="charge", **given)
 
 
-def attempt(second: int = 0, *, lease: timedelta = OVER, scheduled: int | None = None) -> Attempt:
-    at = None if scheduled is None else NOON + timedelta(seconds=scheduled)
-    return Attempt(NOON + timedelta(seconds=second), uuid4(), lease, scheduled_at=at)
+attempt = partial(builders.attempt, lease=OVER)
 
 
 async def dispatched(
     ledger: ActionLedger, position: str, *, lease: timedelta = OVER, **given: Any
 ) -> Dispatched:
-    claim = await ledger.claim(request(position, **given), attempt(lease=lease))
-    assert isinstance(claim, Dispatched)
-    return claim
+    return await builders.dispatched(ledger, request(position, **given), attempt(lease=lease))
 
 
 async def parked(ledger: ActionLedger, position: str, **given: Any) -> Dispatched:
@@ -189,7 +166,7 @@ async def test_of_rows_in_order_only_the_first_is_taken_until_it_has_an_end(
     await ledger.park_unsent(first, "not sent")
     await ledger.relay.leave_if_settled(first)
     held_back = await take(ledger)
-    await ledger.settle(first, NEVER, by="ada")
+    await ledger.settle(first, DID_NOT_HAPPEN, by="ada")
     freed = await take(ledger)
     await ledger.relay.call_off(second, "nobody wants it any more")
 
@@ -292,7 +269,7 @@ async def test_an_undo_leaves_the_queue_when_it_is_on_record_what_became_of_it(
         )
         for claim in (lost, refused, unknown)
     }
-    await ledger.record(undos[refused.key], NEVER)
+    await ledger.record(undos[refused.key], DID_NOT_HAPPEN)
     await queue(pool, refused.key, why="undo", tool="refund")  # as if it had been left there
     await ledger.park(undos[unknown.key], "who knows")
 
@@ -640,7 +617,7 @@ async def test_a_persons_word_calls_off_an_intent_of_the_relays(
     key = await intent(ledger, pool, "0.0", domain_key="order-1")
     await queue(pool, key)
 
-    (settled,) = await ledger.settle(key, NEVER, by="ada")
+    (settled,) = await ledger.settle(key, DID_NOT_HAPPEN, by="ada")
 
     assert (settled.state, settled.decided_by) == ("error", "ada")
     assert await ledger.relay.list() == []
@@ -660,7 +637,7 @@ async def test_a_word_a_record_and_a_reopening_at_once_leave_one_outcome_and_no_
     def at_once() -> Sequence[Any]:
         return (
             ledger.record(claim, RECEIPT),
-            ledger.settle(claim.key, NEVER, by="ada"),
+            ledger.settle(claim.key, DID_NOT_HAPPEN, by="ada"),
             ledger.relay.reopen(claim.key),
             ledger.relay.leave_if_settled(claim.key),
             ledger.relay.give_up(claim.key, "in vain"),

@@ -7,6 +7,7 @@ import pytest
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, Dispatched, Parked, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import attempt, dispatched, parked
 from commitline.tests.integration.ledger.conversations import (
     OTHER,
     RECEIPT,
@@ -15,12 +16,9 @@ from commitline.tests.integration.ledger.conversations import (
     RUN_D,
     THREAD,
     action,
-    attempt,
-    dispatched,
     holding_action,
     in_this_order,
     open_run,
-    unknown,
 )
 
 pytestmark = pytest.mark.usefixtures("conversation")
@@ -29,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("conversation")
 async def test_an_unknown_of_another_run_of_the_conversation_is_not_repeated(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
 
     claim = await ledger.claim(action(run=RUN_B), attempt())
 
@@ -39,7 +37,7 @@ async def test_an_unknown_of_another_run_of_the_conversation_is_not_repeated(
 
 
 async def test_an_unknown_of_another_conversation_holds_nothing_back(ledger: ActionLedger) -> None:
-    await unknown(ledger, action())
+    await parked(ledger, action())
 
     await dispatched(ledger, action(run=RUN_D, thread_id=OTHER))
     await dispatched(ledger, action("1.0", run=RUN_B, args='{"order_id":"4822"}'))
@@ -48,7 +46,7 @@ async def test_an_unknown_of_another_conversation_holds_nothing_back(ledger: Act
 async def test_an_unknown_that_became_known_holds_nothing_back_any_more(
     ledger: ActionLedger,
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
     await ledger.settle(first.key, RECEIPT, by="ada")
 
     await dispatched(ledger, action(run=RUN_B))
@@ -58,7 +56,7 @@ async def test_a_row_without_a_conversation_counts_for_its_run(ledger: ActionLed
     run, other = RunKey("single/x"), RunKey("single/y")
     for one in (run, other):
         await open_run(ledger, one, thread_id=None)
-    await unknown(ledger, action(run=run, thread_id=None))
+    await parked(ledger, action(run=run, thread_id=None))
 
     # The next release names the run's own conversation, which is the run's key.
     repeated = await ledger.claim(action("1.0", run=run, thread_id=run), attempt())
@@ -73,7 +71,7 @@ async def test_a_row_without_a_conversation_counts_for_its_run(ledger: ActionLed
 async def test_a_repetition_that_waits_for_a_settlement_is_sent_once_that_is_known(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
 
     settled, claim = await in_this_order(
         pool,
@@ -89,7 +87,7 @@ async def test_a_repetition_that_waits_for_a_settlement_is_sent_once_that_is_kno
 async def test_a_settlement_that_waits_for_a_repetition_settles_it_too(
     ledger: ActionLedger, pool: Pool, threads: ThreadLedger
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
 
     claim, settled = await in_this_order(
         pool,

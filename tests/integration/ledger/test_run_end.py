@@ -9,10 +9,10 @@ import pytest
 
 from commitline.ledger import ActionLedger, LookUp
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import NOON, dispatched
 from commitline.tests.integration.ledger.shipments import (
     DOMAIN_KEY,
     MINUTE,
-    NOON,
     RECEIPT,
     RUN_A,
     RUN_B,
@@ -20,7 +20,6 @@ from commitline.tests.integration.ledger.shipments import (
     all_sent,
     asked,
     attempt,
-    dispatched,
     row,
 )
 

@@ -6,15 +6,14 @@ import pytest
 
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger
+from commitline.tests.builders import DECLINED, dispatched
 from commitline.tests.integration.ledger.shipments import (
-    DECLINED,
     DOMAIN_KEY,
     RECEIPT,
     RUN_A,
     RUN_B,
     action,
     attempt,
-    dispatched,
     repeated,
 )
 

@@ -10,17 +10,15 @@ from commitline.errors import RunInputConflict, RunNotRunning
 from commitline.identity import ActionKey, RunKey
 from commitline.ledger import ActionLedger, AlreadyDone, Dispatched, Outcome
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import NOON, attempt, dispatched
 from commitline.tests.integration.database import sql
 from commitline.tests.integration.ledger.charges import (
     DOMAIN_KEY,
-    NOON,
     RECEIPT,
     RUN_A,
     RUN_B,
     action,
-    attempt,
     counts,
-    dispatched,
     expire_lease,
     row,
 )

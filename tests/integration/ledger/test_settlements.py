@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from commitline.errors import AmbiguousAction, SettlementRefused
-from commitline.identity import ActionKey, Position, RunKey
+from commitline.identity import ActionKey, RunKey
 from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Attempt,
     Dispatched,
     Effect,
     Outcome,
@@ -23,42 +20,28 @@ from commitline.ledger import (
 )
 from commitline.ledger.pool import Pool
 from commitline.operating import actions as operating
+from commitline.tests.builders import (
+    DID_NOT_HAPPEN,
+    NOON,
+    action_request,
+    attempt,
+    open_run,
+    parked,
+)
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("support-4821/e1")
 RECEIPT = Outcome.ok('{"id":"ch_1"}')
-NEVER = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
 
 
 @pytest.fixture(autouse=True)
 async def _run(ledger: ActionLedger) -> None:
-    await ledger.open_run(
-        run_key=RUN, workflow_id="support-4821", agent="a", input_digest="", attempt_at=NOON
-    )
+    await open_run(ledger, RUN)
 
 
 def charge(position: str, *, domain_key: str | None = "order-4821-charge") -> ActionRequest:
-    return ActionRequest(
-        run_key=RUN,
-        position=Position(position),
-        tool="charge_card",
-        args='{"order_id":"4821"}',
-        effect=Effect.AT_MOST_ONCE,
-        requested_digest="same",
-        effective_digest="same",
-        domain_key=domain_key,
+    return action_request(
+        RUN, position, tool="charge_card", effect=Effect.AT_MOST_ONCE, domain_key=domain_key
     )
-
-
-def attempt(second: int = 0) -> Attempt:
-    return Attempt(NOON + timedelta(seconds=second), uuid4(), timedelta(minutes=5))
-
-
-async def parked(ledger: ActionLedger, request: ActionRequest) -> Dispatched:
-    claim = await ledger.claim(request, attempt())
-    assert isinstance(claim, Dispatched)
-    await ledger.park(claim, "the card network went away")
-    return claim
 
 
 async def test_what_happened_is_recorded_with_who_said_so(ledger: ActionLedger) -> None:
@@ -97,7 +80,7 @@ async def test_what_did_not_happen_frees_the_domain_key_for_the_next_generation(
 ) -> None:
     await parked(ledger, charge("0.0"))
 
-    await ledger.settle(charge("0.0").key, NEVER, by="ada")
+    await ledger.settle(charge("0.0").key, DID_NOT_HAPPEN, by="ada")
     again = await ledger.claim(charge("1.0"), attempt())
 
     assert isinstance(again, Dispatched)
@@ -148,7 +131,7 @@ async def test_nobody_settles_what_an_attempt_may_still_be_doing(ledger: ActionL
 
     for position in ("0.0", "0.1"):
         with pytest.raises(SettlementRefused, match="an attempt may be at work"):
-            await ledger.settle(charge(position).key, NEVER, by="ada")
+            await ledger.settle(charge(position).key, DID_NOT_HAPPEN, by="ada")
 
     assert [one.state for one in await ledger.list(RUN)] == ["unknown", "unknown"]
 
@@ -171,7 +154,7 @@ async def test_what_is_no_unknown_is_not_settled(ledger: ActionLedger, pool: Poo
     }
     for position, why in expected.items():
         with pytest.raises(SettlementRefused, match=why):
-            await ledger.settle(ActionKey(f"{RUN}:{position}"), NEVER, by="ada")
+            await ledger.settle(ActionKey(f"{RUN}:{position}"), DID_NOT_HAPPEN, by="ada")
 
 
 async def test_a_name_that_two_runs_share_settles_neither(ledger: ActionLedger) -> None:

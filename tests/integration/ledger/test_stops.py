@@ -19,12 +19,11 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, NOON, dispatched, open_run
 from commitline.tests.integration.database import sql, until_blocked
 from commitline.tests.integration.ledger.shipments import (
-    DECLINED,
     DOMAIN_KEY,
     HOUR,
-    NOON,
     RECEIPT,
     RUN_A,
     RUN_B,
@@ -32,8 +31,6 @@ from commitline.tests.integration.ledger.shipments import (
     all_sent,
     asked,
     attempt,
-    dispatched,
-    open_run,
     run_a,
     stop,
 )

@@ -5,42 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 import pytest_asyncio
 
 from commitline.errors import Fenced, RunInputConflict, RunNotRunning, SubAgentClosed
 from commitline.identity import Position, RunKey, sub_run_key
-from commitline.ledger import (
-    ActionLedger,
-    ActionRequest,
-    Attempt,
-    Dispatched,
-    Effect,
-    Run,
-    SubRunLedger,
-)
+from commitline.ledger import ActionLedger, Run, SubRunLedger
 from commitline.ledger.pool import Connection, Pool
+from commitline.tests.builders import (
+    NOON,
+    action_request,
+    after_noon,
+    attempt,
+    dispatched,
+    open_run,
+)
 from commitline.tests.integration.database import until_blocked
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TOP = RunKey("support/e1")
 MIDDLE = sub_run_key(TOP, Position("0.0"))
 LOW = sub_run_key(MIDDLE, Position("1.0"))
 
 
-def at(second: int) -> datetime:
-    return NOON + timedelta(seconds=second)
-
-
 @pytest_asyncio.fixture(autouse=True)
 async def top(ledger: ActionLedger) -> None:
-    await ledger.open_run(
-        run_key=TOP, workflow_id="support", agent="support", input_digest="", attempt_at=NOON
-    )
+    await open_run(ledger, TOP)
 
 
 @pytest.fixture
@@ -64,24 +55,13 @@ async def give(
         by=by,
         agent="clerk",
         input_digest=digest,
-        attempt_at=at(second),
+        attempt_at=after_noon(second),
         ended=ended,
     )
 
 
 async def claim(ledger: ActionLedger, run: RunKey, owner: str, *, second: int = 2) -> None:
-    request = ActionRequest(
-        run_key=run,
-        position=Position(f"{second}.0"),
-        tool="charge",
-        args="{}",
-        effect=Effect.IDEMPOTENT,
-        requested_digest="d",
-        effective_digest="d",
-        owner=owner,
-    )
-    made = await ledger.claim(request, Attempt(at(second), uuid4(), lease=timedelta(minutes=1)))
-    assert isinstance(made, Dispatched)
+    await dispatched(ledger, action_request(run, f"{second}.0", owner=owner), attempt(second))
 
 
 async def run_of(ledger: ActionLedger, key: RunKey) -> Run:
@@ -131,7 +111,11 @@ async def test_a_later_call_fences_the_one_before_and_all_below_until_that_has_e
 
 async def open_again(ledger: ActionLedger, run: RunKey, workflow_id: str) -> Run:
     return await ledger.open_run(
-        run_key=run, workflow_id=workflow_id, agent="clerk", input_digest="", attempt_at=at(20)
+        run_key=run,
+        workflow_id=workflow_id,
+        agent="clerk",
+        input_digest="",
+        attempt_at=after_noon(20),
     )
 
 
@@ -142,8 +126,8 @@ async def test_only_who_owns_it_ends_it_and_a_later_call_goes_on_with_it(
     await give(sub_runs, to="support/0.0/b", second=5)
     await give(sub_runs, to="support/0.0/b", second=5, ended="support/0.0/a")
 
-    untouched = await ledger.end_run(MIDDLE, attempt_at=at(9), owner="support/0.0/a")
-    ended = await ledger.end_run(MIDDLE, attempt_at=at(9), owner="support/0.0/b")
+    untouched = await ledger.end_run(MIDDLE, attempt_at=after_noon(9), owner="support/0.0/a")
+    ended = await ledger.end_run(MIDDLE, attempt_at=after_noon(9), owner="support/0.0/b")
 
     assert (untouched.state, ended.state) == ("running", "ended")
     with pytest.raises(RunNotRunning):  # by itself it does not go on, however late it asks
@@ -160,8 +144,8 @@ async def test_one_that_failed_is_closed_with_all_below_it(
     await give(sub_runs, LOW, "support/0.0/a/1.0/x", by="support/0.0/a")
     await claim(ledger, LOW, "support/0.0/a/1.0/x")
 
-    closed = await sub_runs.close(MIDDLE, reason="no model", attempt_at=at(9))
-    again = await sub_runs.close(MIDDLE, reason="gave none", attempt_at=at(12))
+    closed = await sub_runs.close(MIDDLE, reason="no model", attempt_at=after_noon(9))
+    again = await sub_runs.close(MIDDLE, reason="gave none", attempt_at=after_noon(12))
 
     assert closed.reason == again.reason == "no model"
     assert [one.run_key for one in closed.actions] == [LOW]
@@ -186,7 +170,7 @@ async def test_one_whose_caller_is_stopping_is_not_told_of(
     await stop(ledger, TOP)
 
     with pytest.raises(RunNotRunning) as refused:
-        await sub_runs.close(MIDDLE, reason="it was stopped", attempt_at=at(9))
+        await sub_runs.close(MIDDLE, reason="it was stopped", attempt_at=after_noon(9))
     assert refused.value.stopping
 
 
@@ -200,7 +184,7 @@ async def test_what_is_begun_otherwise_than_before_is_refused(sub_runs: SubRunLe
 async def test_a_parent_that_ended_goes_on_with_a_call_that_began_later_and_no_other(
     ledger: ActionLedger, sub_runs: SubRunLedger
 ) -> None:
-    await ledger.end_run(TOP, attempt_at=at(5))
+    await ledger.end_run(TOP, attempt_at=after_noon(5))
 
     with pytest.raises(RunNotRunning):
         await give(sub_runs, second=4)

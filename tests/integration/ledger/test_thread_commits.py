@@ -23,6 +23,7 @@ from commitline.ledger import (
 )
 from commitline.ledger.pool import Pool
 from commitline.testing.proxy import TcpProxy
+from commitline.tests.builders import parked
 from commitline.tests.integration.database import holding, sql, until_blocked
 from commitline.tests.integration.ledger.conversations import (
     ODD,
@@ -40,7 +41,6 @@ from commitline.tests.integration.ledger.conversations import (
     said,
     texts,
     turn,
-    unknown,
     version,
 )
 
@@ -95,7 +95,7 @@ async def test_messages_are_kept_in_the_order_of_the_commits_and_in_there_as_the
 async def test_a_commit_writes_messages_version_tokens_reply_and_told_marks_at_once(
     ledger: ActionLedger, threads: ThreadLedger, pool: Pool
 ) -> None:
-    settled = await unknown(ledger, action())
+    settled = await parked(ledger, action())
     await ledger.settle(settled.key, RECEIPT, by="ada")
     await threads.receive(THREAD, "r1", '"where is it?"', agent=None)
     written = turn(
@@ -121,7 +121,7 @@ async def test_a_commit_writes_messages_version_tokens_reply_and_told_marks_at_o
 async def test_a_commit_from_an_older_version_writes_nothing(
     ledger: ActionLedger, threads: ThreadLedger, pool: Pool
 ) -> None:
-    settled = await unknown(ledger, action())
+    settled = await parked(ledger, action())
     await ledger.settle(settled.key, RECEIPT, by="ada")
     await threads.receive(THREAD, "r1", '"where is it?"', agent=None)
     await threads.commit(turn(0, RUN_B))
@@ -158,7 +158,7 @@ async def test_a_commit_of_which_one_message_cannot_be_written_writes_nothing(
     broken: NewMessage,
     error: type[Exception],
 ) -> None:
-    settled = await unknown(ledger, action())
+    settled = await parked(ledger, action())
     await ledger.settle(settled.key, RECEIPT, by="ada")
     await threads.receive(THREAD, "r1", '"and now?"', agent=None)
     await threads.commit(turn(0, RUN_B, before=[said("where is it?", "r0")]))

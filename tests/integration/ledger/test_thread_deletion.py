@@ -12,8 +12,8 @@ from commitline.errors import ThreadDeleted
 from commitline.identity import ActionKey
 from commitline.ledger import ActionLedger, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import DECLINED, dispatched, parked
 from commitline.tests.integration.ledger.conversations import (
-    DECLINED,
     DOMAIN_KEY,
     OTHER,
     RECEIPT,
@@ -21,7 +21,6 @@ from commitline.tests.integration.ledger.conversations import (
     RUN_D,
     THREAD,
     action,
-    dispatched,
     everything,
     holding_thread,
     in_this_order,
@@ -29,7 +28,6 @@ from commitline.tests.integration.ledger.conversations import (
     run_of,
     texts,
     turn,
-    unknown,
 )
 
 pytestmark = pytest.mark.usefixtures("conversation")
@@ -37,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("conversation")
 
 async def written(ledger: ActionLedger, threads: ThreadLedger) -> None:
     """A conversation with everything in it."""
-    await unknown(ledger, action())
+    await parked(ledger, action())
     await threads.receive(THREAD, "r1", '"where is it?"', agent=None)
     await threads.receive(THREAD, "r2", '"and now?"', agent=None)
     await threads.commit(replace(turn(0, replies_to="r1", reply='"there"'), state='{"a":1}'))
@@ -194,7 +192,7 @@ async def test_an_action_of_a_deleted_conversation_is_recorded_settled_and_untou
     ledger: ActionLedger, threads: ThreadLedger, pool: Pool
 ) -> None:
     late = await dispatched(ledger, action("0.1", args='{"order_id":"2"}'))
-    parked = await unknown(ledger, action("0.2", args='{"order_id":"3"}'))
+    unknown = await parked(ledger, action("0.2", args='{"order_id":"3"}'))
     declined = await dispatched(ledger, action("0.3", domain_key=DOMAIN_KEY))
     before = await everything(pool, "agent_actions")
 
@@ -203,5 +201,5 @@ async def test_an_action_of_a_deleted_conversation_is_recorded_settled_and_untou
     assert await everything(pool, "agent_actions") == before
     assert await ledger.record(late, RECEIPT) == RECEIPT
     assert await ledger.record(declined, DECLINED) == DECLINED
-    assert [one.state for one in await ledger.settle(parked.key, RECEIPT, by="ada")] == ["ok"]
+    assert [one.state for one in await ledger.settle(unknown.key, RECEIPT, by="ada")] == ["ok"]
     assert (await row(ledger, action("0.1", args='{"order_id":"2"}'))).state == "ok"

@@ -8,8 +8,8 @@ from commitline.errors import StaleThread
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, Parked, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import NOON, attempt, parked
 from commitline.tests.integration.ledger.conversations import (
-    NOON,
     OTHER,
     RECEIPT,
     RUN_A,
@@ -18,13 +18,11 @@ from commitline.tests.integration.ledger.conversations import (
     RUN_D,
     THREAD,
     action,
-    attempt,
     holding_thread,
     in_this_order,
     open_run,
     row,
     turn,
-    unknown,
 )
 
 pytestmark = pytest.mark.usefixtures("conversation")
@@ -33,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("conversation")
 async def test_what_was_settled_is_told_once_by_the_commit_that_tells_it(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
     assert await threads.pending_notices(THREAD) == []
 
     await ledger.settle(first.key, RECEIPT, by="ada")
@@ -50,7 +48,7 @@ async def test_what_was_settled_is_told_once_by_the_commit_that_tells_it(
 async def test_a_commit_that_fails_tells_nothing(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
     await ledger.settle(first.key, RECEIPT, by="ada")
     await threads.commit(turn(0))
 
@@ -63,7 +61,7 @@ async def test_a_commit_that_fails_tells_nothing(
 async def test_of_two_turns_that_tell_one_settlement_at_once_one_tells_it(
     ledger: ActionLedger, threads: ThreadLedger, pool: Pool
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
     await ledger.settle(first.key, RECEIPT, by="ada")
 
     _, stale = await in_this_order(
@@ -81,7 +79,7 @@ async def test_of_two_turns_that_tell_one_settlement_at_once_one_tells_it(
 async def test_what_is_still_unknown_is_not_marked_as_told(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
 
     await threads.commit(turn(0, told=[first.key, "no such action"]))
     await ledger.settle(first.key, RECEIPT, by="ada")
@@ -92,8 +90,8 @@ async def test_what_is_still_unknown_is_not_marked_as_told(
 async def test_what_is_settled_after_a_run_has_ended_is_told_to_the_next_one_once(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
-    first = await unknown(ledger, action())
-    elsewhere = await unknown(ledger, action(run=RUN_D, thread_id=OTHER))
+    first = await parked(ledger, action())
+    elsewhere = await parked(ledger, action(run=RUN_D, thread_id=OTHER))
     await threads.commit(turn(0))
     await ledger.end_run(RUN_A, attempt_at=NOON)
 
@@ -110,7 +108,7 @@ async def test_what_is_settled_after_a_run_has_ended_is_told_to_the_next_one_onc
 async def test_a_late_answer_to_what_was_unknown_is_told_and_its_repetition_with_it(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
-    first = await unknown(ledger, action())
+    first = await parked(ledger, action())
     repeated = await ledger.claim(action(run=RUN_B), attempt())
     assert isinstance(repeated, Parked)
 
@@ -128,8 +126,8 @@ async def test_what_an_earlier_release_told_is_not_told_again(
     # It kept no thread on its rows, and told a run, by its turns.
     run = RunKey("single/x")
     await open_run(ledger, run, thread_id=None)
-    first = await unknown(ledger, action(run=run, thread_id=None))
-    second = await unknown(ledger, action("1.0", run=run, thread_id=None, args='{"order_id":"2"}'))
+    first = await parked(ledger, action(run=run, thread_id=None))
+    second = await parked(ledger, action("1.0", run=run, thread_id=None, args='{"order_id":"2"}'))
     await ledger.settle(first.key, RECEIPT, by="ada")
     await ledger.take_notices(run, 3)
     await ledger.settle(second.key, RECEIPT, by="ada")

@@ -14,18 +14,16 @@ from commitline.errors import RunNotRunning, ThreadNotFound
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, Dispatched, Effect, NewMessage, Request, ThreadLedger
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import NOON, attempt, dispatched
 from commitline.tests.integration.database import sql
 from commitline.tests.integration.ledger.conversations import (
     DOMAIN_KEY,
-    NOON,
     OTHER,
     RUN_A,
     RUN_B,
     RUN_C,
     THREAD,
     action,
-    attempt,
-    dispatched,
     give_up,
     run_of,
     turn,

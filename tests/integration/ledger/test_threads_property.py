@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import count
 from random import Random
 from typing import Any, Final, LiteralString
-from uuid import uuid4
 
 import pytest
 from hypothesis import event, given
@@ -35,7 +34,6 @@ from commitline.identity import ActionKey, Position, RunKey, position
 from commitline.ledger import (
     ActionLedger,
     ActionRequest,
-    Attempt,
     Dispatched,
     Effect,
     LookUp,
@@ -45,9 +43,9 @@ from commitline.ledger import (
     Turn,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import NOON, attempt
 from commitline.tests.integration.properties import RunTheLoop, examples
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR: Final = timedelta(hours=1)
 EXAMPLES: Final = count()
 TEXTS: Final = count()
@@ -549,7 +547,7 @@ class Crowd:
             thread_id=self.name,
             can_look_up=True,
         )
-        claim = await self.ledger.claim(request, Attempt(self.now(), uuid4(), HOUR))
+        claim = await self.ledger.claim(request, attempt(since=self.now(), lease=HOUR))
         if isinstance(claim, Dispatched):
             self.held.append((claim, request))
         elif isinstance(claim, LookUp):

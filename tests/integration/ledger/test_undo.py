@@ -6,9 +6,7 @@ import asyncio
 import time
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
-from uuid import uuid4
 
 import pytest
 
@@ -24,7 +22,6 @@ from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     AlreadyDone,
-    Attempt,
     Busy,
     Dispatched,
     DueUndo,
@@ -35,17 +32,24 @@ from commitline.ledger import (
     Parked,
 )
 from commitline.ledger.pool import Pool
+from commitline.tests.builders import (
+    DECLINED,
+    DID_NOT_HAPPEN,
+    NOON,
+    action_request,
+    after_noon,
+    attempt,
+    dispatched,
+    open_run,
+)
 from commitline.tests.integration.database import blocked, holding, sql, until_blocked
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RUN = RunKey("support-4821/e1")
 OTHER_RUN = RunKey("support-4822/e1")
 CHARGE_KEY = "order-4821-charge"
 REFUND_KEY = "order-4821-refund"
 RECEIPT = Outcome.ok('"ch_1"')
 REFUNDED = Outcome.ok('"re_1"')
-NEVER = Outcome.error(kind="DidNotHappen", message="ada looked", effect_possible=False)
-DECLINED = Outcome.error(kind="ToolRefused", message="closed", effect_possible=False)
 
 
 @pytest.fixture(autouse=True)
@@ -54,50 +58,19 @@ async def _runs(ledger: ActionLedger) -> None:
         await open_run(ledger, run)
 
 
-async def open_run(ledger: ActionLedger, run: RunKey, second: int = 0) -> None:
-    await ledger.open_run(
-        run_key=run,
-        workflow_id=run.partition("/")[0],
-        agent="a",
-        input_digest="",
-        attempt_at=at(second),
-    )
-
-
-def at(second: int) -> datetime:
-    return NOON + timedelta(seconds=second)
-
-
-def attempt(second: int = 0) -> Attempt:
-    return Attempt(at(second), uuid4(), timedelta(minutes=5))
-
-
 def charge(position: str = "0.0", **other: Any) -> ActionRequest:
-    request = ActionRequest(
-        run_key=RUN,
-        position=Position(position),
-        tool="charge",
-        args='{"order_id":"4821"}',
-        effect=Effect.IDEMPOTENT,
-        requested_digest="charge",
-        effective_digest="charge",
-        domain_key=CHARGE_KEY,
-        compensator="refund",
+    request = action_request(
+        RUN, position, tool="charge", domain_key=CHARGE_KEY, compensator="refund"
     )
     return replace(request, **other)
 
 
 def undo(of: ActionRequest, number: int = 1, **other: Any) -> ActionRequest:
-    """What an unwinding asks for."""
-    position = Position(f"undo-{of.position}" + (f"~{number}" if number > 1 else ""))
-    request = ActionRequest(
-        run_key=of.run_key,
-        position=position,
+    """The undo of a call, as the workflow requests it."""
+    request = action_request(
+        of.run_key,
+        f"undo-{of.position}" + (f"~{number}" if number > 1 else ""),
         tool="refund",
-        args='{"order_id":"4821"}',
-        effect=Effect.IDEMPOTENT,
-        requested_digest="refund",
-        effective_digest="refund",
         domain_key=REFUND_KEY,
         undoes=of.key,
         purpose="undo",
@@ -114,25 +87,19 @@ def own_refund(position: str = "1.0", **other: Any) -> ActionRequest:
 async def begin(
     ledger: ActionLedger, second: int = 100, *, run: RunKey = RUN, **options: Any
 ) -> bool:
-    given: dict[str, Any] = {"why": "it failed", "failed": True, "attempt_at": at(second)}
+    given: dict[str, Any] = {"why": "it failed", "failed": True, "attempt_at": after_noon(second)}
     given |= options
     return await ledger.undo.begin(run, **given)
 
 
 async def finish(ledger: ActionLedger, second: int = 200, *passed: ActionKey) -> bool:
-    return await ledger.undo.finish(RUN, attempt_at=at(second), passed=frozenset(passed))
-
-
-async def dispatched(ledger: ActionLedger, request: ActionRequest, second: int = 0) -> Dispatched:
-    claim = await ledger.claim(request, attempt(second))
-    assert isinstance(claim, Dispatched), claim
-    return claim
+    return await ledger.undo.finish(RUN, attempt_at=after_noon(second), passed=frozenset(passed))
 
 
 async def done(
     ledger: ActionLedger, request: ActionRequest, outcome: Outcome = RECEIPT, second: int = 0
 ) -> Dispatched:
-    claim = await dispatched(ledger, request, second)
+    claim = await dispatched(ledger, request, attempt(second))
     await ledger.record(claim, outcome)
     return claim
 
@@ -168,7 +135,7 @@ async def test_a_run_that_is_being_undone_starts_nothing_forward_and_undoes(
         await ledger.claim(charge("1.0", domain_key=None), attempt(101))
     with pytest.raises(RunNotRunning):
         await ledger.claim(own_refund(), attempt(101))
-    assert (await dispatched(ledger, undo(charge()), 101)).idempotency_key == REFUND_KEY
+    assert (await dispatched(ledger, undo(charge()), attempt(101))).idempotency_key == REFUND_KEY
     run = await ledger.get_run(RUN)
     assert run is not None
     assert (run.state, run.stop_reason) == ("undoing", "it failed")
@@ -265,7 +232,7 @@ async def test_what_is_accepted_and_not_sent_is_called_off_though_nothing_else_i
 ) -> None:
     await ledger.claim(charge(detached=True), attempt())
     if ended:
-        await ledger.end_run(RUN, attempt_at=at(50))
+        await ledger.end_run(RUN, attempt_at=after_noon(50))
 
     assert await begin(ledger, failed=not ended, again=ended)
 
@@ -282,7 +249,7 @@ async def test_what_no_tool_takes_back_is_called_off_by_who_asks_and_not_by_a_fa
     await ledger.claim(letter, attempt())
 
     assert not await begin(ledger)
-    await ledger.end_run(RUN, attempt_at=at(150))
+    await ledger.end_run(RUN, attempt_at=after_noon(150))
     assert await begin(ledger, 200, failed=False, again=True)
 
     assert await finish(ledger, 201)
@@ -310,7 +277,7 @@ async def test_a_run_that_is_being_undone_is_not_closed_by_a_late_attempt_of_its
     await dispatched(ledger, charge())
     await begin(ledger)
 
-    run = await ledger.end_run(RUN, attempt_at=at(150))
+    run = await ledger.end_run(RUN, attempt_at=after_noon(150))
 
     assert run.state == "undoing"
     assert (await get(ledger, charge())).state == "dispatched"
@@ -339,7 +306,7 @@ async def test_an_undo_without_effect_is_made_anew_by_the_next_unwinding_under_t
     assert await plan(ledger) == []
     assert await finish(ledger)
     [standing] = (await ledger.undo.report(RUN)).standing
-    assert standing.why.endswith("had no effect: closed")
+    assert standing.why.endswith("had no effect: declined")
 
     await begin(ledger, 300, failed=False, again=True)
 
@@ -416,7 +383,7 @@ async def test_to_settle_sends_what_has_a_key_and_only_in_an_unwinding(
         await ledger.claim(settle, attempt(1))
     await begin(ledger)
 
-    claim = await dispatched(ledger, settle, 101)
+    claim = await dispatched(ledger, settle, attempt(101))
 
     assert (claim.idempotency_key, claim.taken_over) == (CHARGE_KEY, True)
     await ledger.record(claim, RECEIPT)
@@ -434,7 +401,7 @@ async def test_who_only_asks_never_sends(ledger: ActionLedger) -> None:
     assert isinstance(claim, LookUp)
     with pytest.raises(RunNotRunning):
         await ledger.send_after_lookup(asks, claim.call)
-    await ledger.record(claim.call, NEVER)
+    await ledger.record(claim.call, DID_NOT_HAPPEN)
     assert await plan(ledger) == []
     assert isinstance(
         await ledger.claim(replace(asks, can_look_up=False), attempt(102)), AlreadyDone
@@ -457,7 +424,7 @@ async def test_an_undo_that_can_be_asked_about_is_sent_again_when_it_never_happe
     await done(ledger, charge())
     await begin(ledger)
     asked = undo(charge(), effect=Effect.LOOKUP, can_look_up=True)
-    await dispatched(ledger, asked, 101)
+    await dispatched(ledger, asked, attempt(101))
     claim = await ledger.claim(asked, attempt(102))
     assert isinstance(claim, LookUp)
 
@@ -494,7 +461,9 @@ async def test_a_refund_that_the_model_asks_for_marks_what_it_undid_and_frees_it
     assert (await get(ledger, own_refund())).undoes == charge().key
     assert (await get(ledger, charge())).undone_by == own_refund().key
     assert not await begin(ledger), "nothing is left to undo"
-    assert (await dispatched(ledger, charge("2.0"), 2)).idempotency_key == f"{CHARGE_KEY}~2"
+    assert (
+        await dispatched(ledger, charge("2.0"), attempt(2))
+    ).idempotency_key == f"{CHARGE_KEY}~2"
 
 
 async def test_the_refund_of_a_second_charge_is_not_the_refund_of_the_first(
@@ -526,7 +495,7 @@ async def test_a_refund_that_is_known_late_or_by_a_person_marks_what_it_undid(
     ledger: ActionLedger,
 ) -> None:
     await done(ledger, charge())
-    late = await dispatched(ledger, own_refund(), 1)
+    late = await dispatched(ledger, own_refund(), attempt(1))
     await ledger.park(late, "no answer")
     assert (await get(ledger, charge())).undone_by is None
 
@@ -534,7 +503,7 @@ async def test_a_refund_that_is_known_late_or_by_a_person_marks_what_it_undid(
 
     assert (await get(ledger, charge())).undone_by == own_refund().key
     await done(ledger, charge("2.0"), second=2)
-    late = await dispatched(ledger, own_refund("3.0"), 3)
+    late = await dispatched(ledger, own_refund("3.0"), attempt(3))
     await ledger.park(late, "no answer")
     await ledger.record(late, REFUNDED)
     assert (await get(ledger, charge("2.0"))).undone_by == own_refund("3.0").key
@@ -562,9 +531,9 @@ async def test_what_was_refunded_while_unknown_may_turn_out_never_to_have_happen
     assert (await get(ledger, charge())).undone_by == own_refund().key
 
     if told_by == "a person":
-        await ledger.settle(charge().key, NEVER, by="ada")
+        await ledger.settle(charge().key, DID_NOT_HAPPEN, by="ada")
     else:
-        await ledger.record(claim, NEVER)
+        await ledger.record(claim, DID_NOT_HAPPEN)
 
     found = await get(ledger, charge())
     assert (found.state, found.undone_by) == ("error", None)
@@ -582,7 +551,9 @@ async def test_what_was_refunded_while_unknown_is_free_when_it_is_known(
     await ledger.record(claim, RECEIPT)
 
     assert (await get(ledger, charge())).undone_by == own_refund().key
-    assert (await dispatched(ledger, charge("3.0"), 3)).idempotency_key == f"{CHARGE_KEY}~2"
+    assert (
+        await dispatched(ledger, charge("3.0"), attempt(3))
+    ).idempotency_key == f"{CHARGE_KEY}~2"
 
 
 # --- one key, several undos -------------------------------------------------------------------
@@ -634,7 +605,7 @@ async def test_nobody_relies_on_a_business_fact_that_is_being_undone(
     assert await ledger.claim(other, attempt(101)) == Busy(charge().key)
 
     await done(ledger, undo(charge()), REFUNDED, 102)
-    assert (await dispatched(ledger, other, 103)).idempotency_key == f"{CHARGE_KEY}~2"
+    assert (await dispatched(ledger, other, attempt(103))).idempotency_key == f"{CHARGE_KEY}~2"
 
 
 async def test_nobody_relies_on_what_a_stop_is_about_to_undo(ledger: ActionLedger) -> None:
@@ -645,8 +616,13 @@ async def test_nobody_relies_on_what_a_stop_is_about_to_undo(ledger: ActionLedge
     own, sub = charge(), charge(run_key=below, domain_key="order-4822-charge", owner="c")
     for request in (own, sub):
         await done(ledger, request)
-    await ledger.end_run(below, attempt_at=at(50), owner="c")
-    stop: dict[str, Any] = {"workflow_id": "w", "agent": "a", "reason": "no", "attempt_at": at(60)}
+    await ledger.end_run(below, attempt_at=after_noon(50), owner="c")
+    stop: dict[str, Any] = {
+        "workflow_id": "w",
+        "agent": "a",
+        "reason": "no",
+        "attempt_at": after_noon(60),
+    }
     await ledger.stop_run(RUN, **stop)
     stands = await ledger.claim(charge(run_key=OTHER_RUN), attempt(61))
     await ledger.stop_run(RUN, **stop, compensate=True)
@@ -682,7 +658,7 @@ async def test_nobody_relies_on_what_may_have_been_undone(
     refund = own_refund() if by == "the model" else undo(charge())
     if by == "an unwinding":
         await begin(ledger)
-    sent = await dispatched(ledger, refund, 101)
+    sent = await dispatched(ledger, refund, attempt(101))
     other = charge(run_key=OTHER_RUN)
 
     at_work = await ledger.claim(other, attempt(102))
@@ -698,7 +674,7 @@ async def test_nobody_relies_on_what_may_have_been_undone(
     assert again.action.result == told.action.result, "as a replay finds it"
     assert (told.action.state, told.action.effect_possible) == ("error", False)
     assert (told.action.result or "").startswith('{"type":"MayBeUndone"')
-    await ledger.settle(refund.key, NEVER, by="ada")
+    await ledger.settle(refund.key, DID_NOT_HAPPEN, by="ada")
     stands = await ledger.claim(replace(other, position=Position("1.0")), attempt(203))
     assert isinstance(stands, AlreadyDone)
     assert stands.action.duplicate_of == charge().key
@@ -708,7 +684,7 @@ async def test_nobody_waits_for_ever_for_an_undo_that_was_lost(
     ledger: ActionLedger, pool: Pool
 ) -> None:
     await done(ledger, charge())
-    await dispatched(ledger, own_refund(), 1)
+    await dispatched(ledger, own_refund(), attempt(1))
     other = charge(run_key=OTHER_RUN)
 
     await sql(pool, "update agent_actions set lease_until = now() where undoes is not null")
@@ -751,7 +727,7 @@ async def test_two_undos_with_equal_arguments_are_two_though_the_first_is_unknow
         await done(ledger, one)
     await begin(ledger)
     keyless = [undo(one, domain_key=None, effect=Effect.AT_MOST_ONCE) for one in (first, second)]
-    await ledger.park(await dispatched(ledger, keyless[0], 101), "no answer")
+    await ledger.park(await dispatched(ledger, keyless[0], attempt(101)), "no answer")
 
     assert isinstance(await ledger.claim(keyless[1], attempt(102)), Dispatched)
 
@@ -808,7 +784,7 @@ async def test_what_the_relay_was_sending_meanwhile_is_queued_to_be_undone(
 ) -> None:
     await ledger.claim(charge(detached=True), attempt())
     await done(ledger, charge("1.0", domain_key=None))
-    claim = await dispatched(ledger, charge(purpose="relay"), 2)
+    claim = await dispatched(ledger, charge(purpose="relay"), attempt(2))
     await begin(ledger)
     await done(ledger, undo(charge("1.0"), domain_key=None), REFUNDED, 101)
     assert await finish(ledger, 200, claim.key)
@@ -823,7 +799,12 @@ async def test_a_run_that_is_given_up_while_it_is_being_undone_goes_on_being_und
 ) -> None:
     await done(ledger, charge())
     below = sub_run_key(RUN, Position("1.0"))
-    given: dict[str, Any] = {"agent": "a", "input_digest": "", "attempt_at": at(1), "ended": None}
+    given: dict[str, Any] = {
+        "agent": "a",
+        "input_digest": "",
+        "attempt_at": after_noon(1),
+        "ended": None,
+    }
     await ledger.sub_runs.give(below, workflow_id="c", by="support-4821", **given)
     lower = charge(run_key=below, owner="c", domain_key=None)
     await done(ledger, lower, second=2)
@@ -851,10 +832,10 @@ async def test_what_never_happened_or_stands_in_a_run_that_was_not_undone_is_not
 ) -> None:
     claim = await unknown_after_the_undo(ledger)
     await finish(ledger)
-    await ledger.settle(claim.key, NEVER, by="ada")
-    other = await dispatched(ledger, charge(run_key=OTHER_RUN), 1)
+    await ledger.settle(claim.key, DID_NOT_HAPPEN, by="ada")
+    other = await dispatched(ledger, charge(run_key=OTHER_RUN), attempt(1))
     await ledger.park(other, "no answer")
-    await ledger.end_run(OTHER_RUN, attempt_at=at(200))
+    await ledger.end_run(OTHER_RUN, attempt_at=after_noon(200))
     await ledger.record(other, RECEIPT)
 
     assert await queued(pool) == []
@@ -907,7 +888,7 @@ async def test_undoing_and_settling_and_charging_again_do_not_lock_each_other_ou
     await ledger.park(unknown, "no answer")
     await done(ledger, charge())
     await begin(ledger)
-    refund = await dispatched(ledger, undo(charge()), 101)
+    refund = await dispatched(ledger, undo(charge()), attempt(101))
     async with holding(pool, LOCK_ACTIONS):
         works = [
             asyncio.create_task(work)

@@ -11,18 +11,11 @@ from typing import Any
 
 from temporalio.client import Client
 
-from commitline.canonical import digest, dumps
+from commitline.canonical import dumps
 from commitline.client import AgentClient
-from commitline.identity import ActionKey, Position, RunKey
-from commitline.ledger import (
-    Action,
-    ActionLedger,
-    ActionRequest,
-    Attempt,
-    Dispatched,
-    Effect,
-    ledger_pool,
-)
+from commitline.identity import ActionKey, RunKey
+from commitline.ledger import Action, ActionLedger, Dispatched, Effect, ledger_pool
+from commitline.tests.builders import OVER, action_request, attempt, dispatched
 from commitline.workflows import Relay
 
 from .bench import Bench, eventually, fresh_id
@@ -76,23 +69,11 @@ async def lost(
     args: dict[str, Any],
     *,
     effect: Effect = Effect.IDEMPOTENT,
-    lease: timedelta = timedelta(seconds=-1),
+    lease: timedelta = OVER,
 ) -> Dispatched:
-    """Dispatch a call, as an attempt does that nobody hears of again."""
-    claim = await ledger.claim(
-        ActionRequest(
-            run_key=run,
-            position=Position(at),
-            tool=tool,
-            args=dumps(args),
-            effect=effect,
-            requested_digest=digest(args),
-            effective_digest=digest(args),
-        ),
-        Attempt(datetime.now(tz=UTC) - timedelta(minutes=1), uuid.uuid4(), lease),
-    )
-    assert isinstance(claim, Dispatched)
-    return claim
+    """Dispatch a call by an attempt that is lost then."""
+    request = action_request(run, at, tool=tool, args=dumps(args), effect=effect)
+    return await dispatched(ledger, request, attempt(-60, since=datetime.now(UTC), lease=lease))
 
 
 async def intend(

@@ -31,6 +31,7 @@ from commitline.errors import (
 from commitline.identity import Position, RunKey
 from commitline.ledger import Action, Approval, Question
 from commitline.ledger.approvals import ApprovalRequest, check_same
+from commitline.tests.builders import open_run
 from commitline.workflows.base_run import DECISION
 
 from .bench import Bench, eventually, fresh_id
@@ -469,9 +470,7 @@ async def test_who_asks_in_a_run_that_is_being_stopped_is_told_that_it_is(bench:
     run = RunKey(f"{fresh_id()}/1")
     asked = ApprovalRequest(run, Position("0.0"), run, "refund", "{}", "digest", None)
     async with ledger_of(bench) as ledger:
-        await ledger.open_run(
-            run_key=run, workflow_id="w", agent="a", input_digest="", attempt_at=LONG_AGO
-        )
+        await open_run(ledger, run, attempt_at=LONG_AGO)
         await ledger.stop_run(
             run, workflow_id="w", agent="a", reason="no", attempt_at=LONG_AGO, compensate=True
         )
@@ -487,9 +486,7 @@ async def test_who_asks_after_the_end_goes_on_with_the_run_as_a_claim_does(bench
     run, second = RunKey(f"{fresh_id()}/1"), timedelta(seconds=1)
     asked = ApprovalRequest(run, Position("0.0"), run, "refund", "{}", "digest", None)
     async with ledger_of(bench) as ledger:
-        await ledger.open_run(
-            run_key=run, workflow_id="w", agent="a", input_digest="", attempt_at=LONG_AGO
-        )
+        await open_run(ledger, run, attempt_at=LONG_AGO)
         await ledger.end_run(run, attempt_at=LONG_AGO + second)
 
         with pytest.raises(RunNotRunning):

@@ -6,24 +6,16 @@ No relay runs here: what it does is done by hand, through the ledger.
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
 
 from commitline import Agent, App, Effect, ScriptedModel, Tool, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, call, say
 from commitline.identity import ActionKey
-from commitline.ledger import (
-    ActionLedger,
-    ActionRequest,
-    Attempt,
-    Dispatched,
-    Outcome,
-    intend,
-    ledger_pool,
-)
+from commitline.ledger import ActionLedger, Dispatched, Outcome, intend, ledger_pool
+from commitline.tests.builders import attempt, dispatched, relay_request
 
 from .bench import Bench, Ran, eventually, fresh_id
 
@@ -69,21 +61,7 @@ async def taken(ledger: ActionLedger, key: ActionKey) -> Dispatched:
     """Claim as the relay does."""
     found = await ledger.get(key)
     assert found is not None
-    request = ActionRequest(
-        run_key=found.run_key,
-        position=found.position,
-        tool=found.tool,
-        args=found.args,
-        effect=found.effect,
-        requested_digest=found.requested_digest,
-        effective_digest=found.effective_digest,
-        domain_key=found.domain_key,
-        purpose="relay",
-    )
-    attempt = Attempt(datetime.now(UTC), uuid4(), timedelta(seconds=60))
-    claim = await ledger.claim(request, attempt)
-    assert isinstance(claim, Dispatched)
-    return claim
+    return await dispatched(ledger, relay_request(found), attempt(since=datetime.now(UTC)))
 
 
 async def said(bench: Bench, thread_id: str) -> list[str]:

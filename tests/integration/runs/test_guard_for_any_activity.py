@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from psycopg import AsyncConnection
@@ -27,10 +26,10 @@ from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker
 from commitline.activities.app.tool_context import current_call
 from commitline.activities.guard.guarded_activity import GuardedActivity
 from commitline.activities.guard.interceptor import GuardInterceptor
-from commitline.canonical import digest
 from commitline.errors import DefinitionError, ToolRefused
-from commitline.identity import Position, RunKey
-from commitline.ledger import Action, ActionLedger, ActionRequest, Attempt, Effect, ledger_pool
+from commitline.identity import RunKey
+from commitline.ledger import Action, ActionLedger, Effect, ledger_pool
+from commitline.tests.builders import action_request, attempt, open_run
 from commitline.workflows import ActionHeaders
 
 from .bench import Bench, eventually, fresh_id
@@ -357,23 +356,14 @@ async def test_a_refusal_is_final_and_frees_the_key(plain: Bench) -> None:
 async def test_a_refusal_after_a_lost_attempt_proves_nothing_and_frees_no_key(
     bench: Bench,
 ) -> None:
-    dead = ActionRequest(
-        run_key=RunKey("dead/1"),
-        position=Position("0.0"),
-        tool="capture",
-        args='["4821"]',
-        effect=Effect.IDEMPOTENT,
-        requested_digest="",
-        effective_digest=digest(["4821"]),
-        domain_key="order-4821-capture",
+    dead = action_request(
+        RunKey("dead/1"), tool="capture", args='["4821"]', domain_key="order-4821-capture"
     )
     now = datetime.now(UTC)
 
     async with serving(bench) as ledger:
-        await ledger.open_run(
-            run_key=dead.run_key, workflow_id="dead", agent="", input_digest="", attempt_at=now
-        )
-        await ledger.claim(dead, Attempt(now, uuid4(), lease=timedelta()))
+        await open_run(ledger, dead.run_key, attempt_at=now)
+        await ledger.claim(dead, attempt(since=now, lease=timedelta()))
         failure = await failure_of(bench, "capture", "4821")
         actions = await ledger.list()
 

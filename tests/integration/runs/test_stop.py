@@ -8,8 +8,8 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
@@ -22,16 +22,9 @@ from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import ScriptedModel, call, say
 from commitline.client import AgentClient
 from commitline.errors import Fenced, LedgerUnavailable, RunFailed, RunNotFound, RunNotRunning
-from commitline.identity import Position, RunKey
-from commitline.ledger import (
-    Action,
-    ActionLedger,
-    ActionRequest,
-    Attempt,
-    Dispatched,
-    Outcome,
-    ledger_pool,
-)
+from commitline.identity import RunKey
+from commitline.ledger import Action, ActionLedger, ActionRequest, Dispatched, Outcome, ledger_pool
+from commitline.tests.builders import NOON, action_request, attempt, open_run
 
 from .bench import Bench, commitline, eventually, fresh_id, one_agent
 from .playing import HANGS, SOON, Signals, seen
@@ -399,23 +392,10 @@ async def test_a_reset_of_a_stopped_run_starts_nothing_and_says_so(
 
 
 RUN = RunKey("support-4821/01a22977-b19f-78fe-bfb3-8357f419693b")
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def request_at(at: str, effect: Effect = Effect.AT_MOST_ONCE) -> ActionRequest:
-    return ActionRequest(
-        run_key=RUN,
-        position=Position(at),
-        tool="act",
-        args="{}",
-        effect=effect,
-        requested_digest="digest",
-        effective_digest=f"digest {at}",
-    )
-
-
-def attempt(minute: int = 0) -> Attempt:
-    return Attempt(NOON + timedelta(minutes=minute), uuid4(), timedelta(minutes=5))
+    return action_request(RUN, at, tool="act", effect=effect, effective_digest=f"digest {at}")
 
 
 async def stop(ledger: ActionLedger) -> None:
@@ -425,18 +405,16 @@ async def stop(ledger: ActionLedger) -> None:
 async def test_what_claims_after_the_stop_is_committed_is_refused(bench: Bench) -> None:
     async with ledger_pool(bench.settings.database_url, size=2) as pool:
         ledger = ActionLedger(pool)
-        await ledger.open_run(
-            run_key=RUN, workflow_id="w", agent="a", input_digest="", attempt_at=NOON
-        )
+        await open_run(ledger, RUN)
         at_work = await ledger.claim(request_at("0.0"), attempt())
         lost = await ledger.claim(request_at("0.1", Effect.IDEMPOTENT), attempt())
         await stop(ledger)
 
         for at, later in (("0.2", 0), ("1.0", 60)):
             with pytest.raises(RunNotRunning, match="is stopping"):
-                await ledger.claim(request_at(at), attempt(later))
+                await ledger.claim(request_at(at), attempt(60 * later))
         with pytest.raises(RunNotRunning):
-            await ledger.claim(request_at("0.1", Effect.IDEMPOTENT), attempt(1))
+            await ledger.claim(request_at("0.1", Effect.IDEMPOTENT), attempt(60 * 1))
         assert isinstance(at_work, Dispatched)
         stands = await ledger.record(at_work, Outcome.ok('"acted"'))
         positions = [action.position for action in await ledger.list(RUN)]
@@ -447,15 +425,13 @@ async def test_what_claims_after_the_stop_is_committed_is_refused(bench: Bench) 
 
 
 async def test_what_was_asked_about_is_not_sent_once_the_stop_is_committed(bench: Bench) -> None:
-    asks = ActionRequest(**{**vars(request_at("0.0", Effect.LOOKUP)), "can_look_up": True})
+    asks = replace(request_at("0.0", Effect.LOOKUP), can_look_up=True)
 
     async with ledger_pool(bench.settings.database_url, size=2) as pool:
         ledger = ActionLedger(pool)
-        await ledger.open_run(
-            run_key=RUN, workflow_id="w", agent="a", input_digest="", attempt_at=NOON
-        )
+        await open_run(ledger, RUN)
         await ledger.claim(asks, attempt())
-        claim = await ledger.claim(asks, attempt(1))
+        claim = await ledger.claim(asks, attempt(60 * 1))
         await stop(ledger)
         with pytest.raises((RunNotRunning, Fenced)) as refused:
             await ledger.send_after_lookup(asks, claim.call)  # type: ignore[union-attr]
@@ -466,15 +442,14 @@ async def test_what_was_asked_about_is_not_sent_once_the_stop_is_committed(bench
 async def test_a_stopped_run_is_opened_by_nothing(bench: Bench) -> None:
     async with ledger_pool(bench.settings.database_url, size=2) as pool:
         ledger = ActionLedger(pool)
-        opening = {"run_key": RUN, "workflow_id": "w", "agent": "a", "input_digest": ""}
         later = NOON + timedelta(hours=1)
-        await ledger.open_run(**opening, attempt_at=NOON)  # type: ignore[arg-type]
+        await open_run(ledger, RUN)
         await stop(ledger)
         await ledger.end_run(RUN, attempt_at=NOON + timedelta(minutes=1))
 
-        again = await ledger.open_run(**opening, attempt_at=later)  # type: ignore[arg-type]
+        again = await open_run(ledger, RUN, attempt_at=later)
         with pytest.raises(RunNotRunning, match="was stopped: enough"):
-            await ledger.claim(request_at("0.0"), attempt(120))
+            await ledger.claim(request_at("0.0"), attempt(60 * 120))
         found = await ledger.get_run(RUN)
 
     assert (again.state, again.stop_reason) == ("ended", "enough")
@@ -485,9 +460,7 @@ async def test_a_stopped_run_is_opened_by_nothing(bench: Bench) -> None:
 async def test_claims_that_race_a_stop_come_before_it_or_not_at_all(bench: Bench) -> None:
     async with ledger_pool(bench.settings.database_url, size=10) as pool:
         ledger = ActionLedger(pool)
-        await ledger.open_run(
-            run_key=RUN, workflow_id="w", agent="a", input_digest="", attempt_at=NOON
-        )
+        await open_run(ledger, RUN)
 
         async def claim(number: int) -> bool:
             try:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from temporalio.api.enums.v1 import EventType
@@ -28,9 +27,10 @@ from commitline.errors import (
     RunNotFound,
     RunNotRunning,
 )
-from commitline.identity import Position, RunKey, within_run
-from commitline.ledger import Action, ActionLedger, ActionRequest, Attempt, ledger_pool
+from commitline.identity import RunKey, within_run
+from commitline.ledger import Action, ActionLedger, ActionRequest, ledger_pool
 from commitline.operating.decisions import call_named
+from commitline.tests.builders import action_request, attempt
 
 from .bench import Bench, eventually, fresh_id
 from .playing import HANGS, SOON, Signals, seen
@@ -180,22 +180,13 @@ async def test_a_worker_that_goes_and_a_reset_change_no_key_and_repeat_no_effect
 
 
 def claim_in(run_key: str, owner: str) -> ActionRequest:
-    return ActionRequest(
-        run_key=RunKey(run_key),
-        position=Position("9.0"),
-        tool="note",
-        args="{}",
-        effect=Effect.IDEMPOTENT,
-        requested_digest="d",
-        effective_digest="d",
-        owner=owner,
-    )
+    return action_request(RunKey(run_key), "9.0", tool="note", owner=owner)
 
 
 async def claim(bench: Bench, run_key: str, owner: str) -> None:
-    attempt = Attempt(datetime.now(tz=UTC), uuid4(), lease=timedelta(seconds=1))
+    by = attempt(since=datetime.now(tz=UTC), lease=timedelta(seconds=1))
     async with ledger_pool(bench.settings.database_url, size=1) as pool:
-        await ActionLedger(pool).claim(claim_in(run_key, owner), attempt)
+        await ActionLedger(pool).claim(claim_in(run_key, owner), by)
 
 
 def two_levels(tool: Tool) -> App:
