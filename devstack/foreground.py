@@ -1,4 +1,4 @@
-"""`commitline dev`: the servers of one machine, in the foreground, until told to stop."""
+"""`commitline dev`: the servers of one machine, in the foreground, until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def run_dev_servers(
     Call it from the main thread. The data lies in ``.commitline`` in ``folder`` and stays.
 
     Args:
-        folder: Where the other commands, here and below, find the servers.
-        doing: Told what is being done.
-        ready: Told the addresses once everything is up.
+        folder: Where the other commands find the servers, from here and from folders below.
+        doing: Called with what happens now, in words.
+        ready: Called with the addresses when everything is up.
 
     Raises:
-        ConfigurationError: They run here already, or something is missing.
+        ConfigurationError: The servers of this folder run already, or something is missing.
     """
-    with _told_to_stop() as stop:
+    with _stop_signal() as stop:
         doing("Starting Postgres and Temporal")
         stack = _start(folder)
         try:
@@ -80,7 +80,7 @@ def _start(folder: Path) -> DevStack:
 
 
 def _if_free(port: int) -> int:
-    """Return the port, or 0, which stands for the one of last time or any."""
+    """Return the port; or 0 if it is taken, for the port of last time or any other."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -91,8 +91,8 @@ def _if_free(port: int) -> int:
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """Turn SIGINT and SIGTERM into an event, so that neither tears a start or a stop apart."""
+def _stop_signal() -> Iterator[threading.Event]:
+    """Turn SIGINT and SIGTERM into an event, so that neither interrupts a start or a stop."""
     stop = threading.Event()
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in numbers}

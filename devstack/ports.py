@@ -14,8 +14,8 @@ from ..errors import ConfigurationError
 
 LOOPBACK: Final = "127.0.0.1"
 _QUIET: Final = range(15_000, 32_768)
-"""Below those that systems give to outgoing connections (Linux begins at 32768): one of these
-would be taken by somebody's connection between our look and the server's start."""
+"""Below the ports that systems give to outgoing connections (Linux begins at 32768): such a
+connection could take a port between our check and the server's start."""
 _TRIES: Final = 100
 
 
@@ -29,11 +29,11 @@ class PortBook:
         """Return a free port for each name; 0 means the last one if it is free, else any.
 
         Raises:
-            ConfigurationError: A port that was asked for by number is taken.
+            ConfigurationError: A port that is given by its number is taken.
         """
         last = self._read()
         chosen: dict[str, int] = {}
-        with ExitStack() as held:  # all are held until all are known, so that none comes up twice
+        with ExitStack() as held:  # hold all until all are chosen, so that no port is chosen twice
             for name, port in wanted.items():
                 probe = held.enter_context(socket.socket())
                 if not _bind_first(probe, _candidates(port, last.get(name, 0))):
@@ -46,7 +46,7 @@ class PortBook:
         try:
             return dict(json.loads(self._path.read_text(encoding="utf-8")))
         except (OSError, ValueError):
-            return {}  # a convenience: without the file the ports merely change
+            return {}  # without the file only the ports change
 
 
 def _candidates(wanted: int, last: int) -> Iterator[int]:

@@ -19,8 +19,8 @@ class DevStack:
     """An embedded Temporal server and Postgres whose data lies in ``data_dir``.
 
     One process at a time owns a directory. Everything is kept from one start to the next,
-    the ports too if they are still free. If the owner is killed, the next start recovers:
-    Temporal dies with it (on Linux), Postgres stays and is taken over.
+    also the ports if they are still free. If the owner is killed, Temporal dies with it (on
+    Linux), and Postgres goes on until the next start takes it over.
 
     Args:
         data_dir: Created when missing.
@@ -138,7 +138,7 @@ class DevStack:
 
 
 def _lock(data_dir: Path) -> IO[str]:
-    """Own the directory until the file is closed, which the kernel does for the killed, too."""
+    """Own the directory until the file is closed; for a killed process the kernel closes it."""
     file = (data_dir / "lock").open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

