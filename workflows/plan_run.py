@@ -168,12 +168,12 @@ class PlanRun(BaseRun):
         return text
 
     def _in_words(self, problems: list[str]) -> str:
-        told = scrub("; ".join(problems), limit=2_000)
+        text = scrub("; ".join(problems), limit=2_000)
         if not self._final:
-            return told
+            return text
         names = ", ".join(map(repr, self._final))
         return (
-            f"{told}. Nothing was undone by itself, since {names} took effect, or may have, and "
+            f"{text}. Nothing was undone by itself, since {names} took effect, or may have, and "
             "cannot be undone: what the plan did stands"
         )
 
@@ -190,11 +190,11 @@ def _is_final(tool: ToolSpec) -> bool:
 
 def _why(reply: Reply) -> str:
     """Return, in words, how a step ended that did not succeed."""
-    told: Any = reply.content
+    content: Any = reply.content
     if reply.status == "unknown":
-        reason = told.get("unknown", {}).get("reason") or "nothing is known of it"
+        reason = content.get("unknown", {}).get("reason") or "nothing is known of it"
         return f"is unknown, and may have happened: {reason}"
-    error = told.get("error", {})
+    error = content.get("error", {})
     how = "happened, and its result could not be kept" if reply.effect_possible else "failed"
     return f"{how}: {error.get('type')}: {scrub(str(error.get('message')), limit=500)}"
 

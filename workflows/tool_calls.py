@@ -160,28 +160,28 @@ class ToolCalls:
                 return final
 
     async def _wait_for_answer(
-        self, at: Position, asked: CallQuestion, call: CallProgress, limit: int
+        self, at: Position, question: CallQuestion, call: CallProgress, limit: int
     ) -> Reply | None:
         """Wait until a question is answered; no worker slot is taken meanwhile.
 
         Returns the reply if the call has ended, or None if it starts again.
         """
-        question, wait = (at, asked.number), asked.wait_seconds
+        key, wait = (at, question.number), question.wait_seconds
         if wait:
-            call.state, call.question = "awaiting_answer", asked.message
+            call.state, call.question = "awaiting_answer", question.message
             self._show()
         reply = None
-        while wait and question not in self.answered:
+        while wait and key not in self.answered:
             with suppress(TimeoutError):
                 await workflow.wait_condition(
-                    lambda: question in self.answered,
+                    lambda: key in self.answered,
                     timeout=min(wait, _CHECK_AGAIN),
                     timeout_summary=f"{at} waits for an answer",
                 )
             raise_if_cancelled()
-            if question in self.answered:
+            if key in self.answered:
                 break
-            request = CheckQuestion(this_run(), at, asked.number, limit)
+            request = CheckQuestion(this_run(), at, question.number, limit)
             answer = await run_ledger_activity(CHECK_QUESTION, request, f"Has {at} got its answer?")
             state = unpack(QuestionState, answer)
             reply, wait = state.reply, state.wait_seconds or 0.0

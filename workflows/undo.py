@@ -164,10 +164,10 @@ def in_words(report: UndoReport) -> str:
     more = f", {report.left_out} more not listed" if report.left_out else ""
     nothing = report.state == "nothing to undo"
     state = "It left nothing to undo" if nothing else f"The run is {report.state}"
-    told = [f"{state}: {len(undone)} undone{more}"]
-    told += [
+    words = [f"{state}: {len(undone)} undone{more}"]
+    words += [
         f"{fate.tool} at {fate.at} {'is unknown' if fate.fate == 'unknown' else 'stands'} "
         f"({fate.why})"
         for fate in report.standing
     ]
-    return scrub("; ".join(told), limit=3_000)
+    return scrub("; ".join(words), limit=3_000)

@@ -1,8 +1,8 @@
 """How an activity or a workflow of ours fails, and what Temporal does about it.
 
-    as_failure    one of our errors; final, or tried again, as the error says of itself
-    again         another attempt, after a while, as it is designed
-    not_started   nothing was dispatched: the run starts the call again, with a new clock
+    as_failure    one of our errors; final or retried, as the error's class says
+    again         Temporal starts another attempt after a while, by design
+    not_started   nothing was dispatched: the workflow starts the call again, with a new clock
 
 Temporal carries an error as a text and a type. `ErrorFields` travel beside them, in the
 failure's details, so that whoever shows the error later takes message, code and remedy from
@@ -38,7 +38,7 @@ again, with a new clock."""
 _BENIGN: Final = ApplicationErrorCategory.BENIGN
 """For what happens by design: the SDK need not log a traceback of it."""
 _REFUSALS: Final = (ActionError, ApprovalRefused, AnswerRefused)
-"""Errors that somebody caused, and reads: a wrong argument, a decision that came too late."""
+"""Errors that a caller made and reads: a wrong argument, a decision that came too late."""
 
 
 @dataclass(frozen=True)

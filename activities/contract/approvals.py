@@ -1,4 +1,4 @@
-"""What passes between a run and the activities that ask a person."""
+"""What passes between a run and the activities of a call that a person may have to approve."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class CheckApproval:
 
 @dataclass(frozen=True)
 class ApprovalState:
-    """What becomes of it: exactly one of the three."""
+    """Whether a call may be made. Exactly one field is set."""
 
     arguments: str | None = None
-    """JSON text: carry it out, with these."""
+    """It may be made, with these arguments (JSON text)."""
     reply: Reply | None = None
-    """It is not carried out."""
+    """It must not be made; the reply says why."""
     wait_seconds: float | None = None
-    """It waits for a person, so long at most."""
+    """It waits for a person's decision, for this time at most."""
 
 
 @dataclass(frozen=True)
 class Decide:
-    """A person's word about a call."""
+    """A person's decision about a call."""
 
     run_key: RunKey
     position: Position
@@ -47,4 +47,4 @@ class Decide:
     by: str
     reason: str = ""
     arguments: str | None = None
-    """JSON text: other arguments than were asked about."""
+    """JSON text of other arguments, which the person gives instead."""

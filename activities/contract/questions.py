@@ -1,4 +1,4 @@
-"""What passes between a run whose call asks midway and the activities that look and answer."""
+"""What passes between a run and the activities of a question that a tool asked midway."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER: Final = "commitline.answer"
 
 @dataclass(frozen=True)
 class CheckQuestion:
-    """A question that may have been answered, or have expired."""
+    """Find out whether a question was answered, or has expired."""
 
     run_key: RunKey
     position: Position
@@ -26,22 +26,22 @@ class CheckQuestion:
 
 @dataclass(frozen=True)
 class QuestionState:
-    """What became of it. Neither: the call is made again."""
+    """The state of a question. If no field is set, the call starts again."""
 
     reply: Reply | None = None
-    """It is not carried out."""
+    """The call has ended, with this reply."""
     wait_seconds: float | None = None
-    """It waits, so long at most."""
+    """The call waits, for this time at most."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A person's answer."""
+    """A person's answer to a question."""
 
     run_key: RunKey
     position: Position
     number: int
-    """Of the question, as the person saw it."""
+    """The number of the question that the person saw."""
     by: str
     answer: str = "null"
     """JSON text; not ``null``."""

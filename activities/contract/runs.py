@@ -10,26 +10,22 @@ from .deadlines import RunLimits
 from .spec import AgentSpec
 
 OPEN_RUN: Final = "commitline.open_run"
-
-
 CLOSE_RUN: Final = "commitline.close_run"
-
-
 STOP_RUN: Final = "commitline.stop_run"
 
 
 @dataclass(frozen=True)
 class OpenRun:
-    """What registers a run."""
+    """Register a run, and its conversation."""
 
     run_key: RunKey
     agent: str
     input_digest: str
     limits: RunLimits = field(default_factory=RunLimits)
     thread_id: str | None = None
-    """The conversation that it writes; None is one of its own."""
+    """The conversation that it continues; None is one of its own."""
     spec: AgentSpec | None = None
-    """What it has kept of its agent, where the ledger has lost that."""
+    """What the run keeps of its agent, if the ledger has lost that."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +35,19 @@ class Opened:
     spec: AgentSpec
     """What it keeps of its agent, with what is left of its run_deadline."""
     version: int
-    """Of its conversation."""
+    """The version of its conversation."""
 
 
 @dataclass(frozen=True)
 class CloseRun:
-    """What ends a run."""
+    """Mark a run as ended."""
 
     run_key: RunKey
 
 
 @dataclass(frozen=True)
 class StopRun:
-    """What stops a run from within."""
+    """Stop a run whose own deadline has passed."""
 
     run_key: RunKey
     reason: str

@@ -1,4 +1,4 @@
-"""What passes between a run and the activities by which it begins, and ends, a sub-agent's."""
+"""What passes between a run and the activities that begin and end the run of a sub-agent."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ END_SUB_AGENT: Final = "commitline.end_sub_agent"
 
 @dataclass(frozen=True)
 class BeginSubAgent:
-    """A call that a sub-agent is to carry out."""
+    """Begin the run of the sub-agent that carries a call out."""
 
     run_key: RunKey
-    """The run that calls."""
+    """The calling run."""
     position: Position
     agent: str
     input_digest: str
@@ -31,20 +31,20 @@ class BeginSubAgent:
 
 @dataclass(frozen=True)
 class BegunSubAgent:
-    """The sub-agent's run is registered; no other workflow acts for it."""
+    """The sub-agent's run is registered, and no other workflow works for it."""
 
     workflow_id: str
-    """By which it is to be started."""
+    """The id with which the parent starts the child workflow."""
     closed: bool = False
-    """It is not to be started: it gave no answer before, for good."""
+    """The child must not start: the run was closed without an answer."""
 
 
 @dataclass(frozen=True)
 class EndSubAgent:
-    """A sub-agent that gave no answer."""
+    """End the run of a sub-agent that gave no answer."""
 
     run_key: RunKey
-    """The run that called it."""
+    """The calling run."""
     position: Position
     reason: str
 
@@ -55,14 +55,14 @@ class EndSubAgent:
 
 
 PROMPT: Final = "prompt"
-"""The one parameter."""
+"""The one parameter of a sub-agent's tool."""
 
 
 def prompt_in(tool: str, arguments: str) -> str:
     """Return the prompt of a call (JSON text of its arguments).
 
     Raises:
-        InvalidArguments: There is none, or more than that.
+        InvalidArguments: The prompt is missing or empty, or there are other arguments.
     """
     given = parse(arguments)
     prompt = given.get(PROMPT) if isinstance(given, dict) else None

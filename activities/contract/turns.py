@@ -29,12 +29,12 @@ class CallModel:
     request_id: str | None = None
     """The request that is being answered; its text is read from the ledger."""
     request_step: int = 0
-    """The turn at which the run took it up."""
+    """The turn at which the run began to answer it."""
 
 
 @dataclass(frozen=True)
 class TurnResult:
-    """A model turn that stands, or one that the ledger could not take yet."""
+    """A model turn that stands, or one that is not recorded yet because the ledger was away."""
 
     completion: Completion
     version: int
@@ -42,14 +42,14 @@ class TurnResult:
     usage: Usage = field(default_factory=Usage)
     """Tokens of the run so far."""
     unrecorded: RecordTurn | None = None
-    """What the run has to have recorded before it acts on it."""
+    """The turn, if it is not recorded yet: the run has it recorded before it acts on it."""
     replied: RunResult | None = None
-    """The reply that the request had before; the model was not asked."""
+    """The reply that the request had before; there was no model request."""
 
 
 @dataclass(frozen=True)
 class RecordTurn:
-    """A model turn that the ledger did not take when the model gave it."""
+    """A model turn to record."""
 
     run_key: RunKey
     step: int
@@ -57,16 +57,17 @@ class RecordTurn:
     version: int
     epoch: int
     messages: list[Message]
-    """Everything that is new, but for the completion."""
+    """All new messages but the completion's own."""
     completion: Completion
     final: bool = False
-    """The completion is the answer to what was asked."""
-    told: list[str] = field(default_factory=list)
+    """The completion is the reply to the request, or to the prompt."""
+    noticed: list[str] = field(default_factory=list)
+    """The actions of which the new messages say that they are settled."""
     request_id: str | None = None
     request_at: int | None = None
-    """Which of the messages is the request; None if it was there before."""
+    """The index of the request among the messages; None if the conversation had it before."""
     request_step: int = 0
     spent: Usage = field(default_factory=Usage)
-    """Tokens of the run before it."""
+    """Tokens of the run before this turn."""
     state: str | None = None
-    """JSON text of the state with what the calls before it changed; None if that is nothing."""
+    """JSON text of the state with the changes of earlier calls; None if there are none."""

@@ -1,4 +1,4 @@
-"""What passes between a workflow that undoes a run and the activities that know how."""
+"""What passes between a workflow that undoes a run and the activities that work for it."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ FINISH_UNDO: Final = "commitline.finish_undo"
 
 @dataclass(frozen=True)
 class BeginUndo:
-    """Undo a run, if it is to be undone."""
+    """Begin the undo of a run, if it must be undone."""
 
     run_key: RunKey
     why: str
     """For people."""
     failed: bool = False
-    """It failed; what was cancelled is undone only where its stop said so."""
+    """The run failed. A run that was cancelled is undone only if its stop said so."""
     again: bool = False
-    """A person asks for it, of a run that has ended."""
+    """A person has started the undo, of a run that has ended."""
     unless: list[str] = field(default_factory=list)
-    """Of one that failed: not where a call of one of these tools took effect, or may have."""
+    """A run that failed is not undone if a call of one of these tools took effect, or may have."""
 
 
 @dataclass(frozen=True)
 class UndoRequest:
-    """Undo a run that has ended."""
+    """A person wants a run undone that has ended; the input of `UndoRun`."""
 
     run_key: RunKey
     why: str
-    """Who asks for it, and why; for people."""
+    """Who wants it, and why; for people."""
 
 
 @dataclass(frozen=True)
 class PlanUndo:
-    """Say what is due next."""
+    """Plan the next steps of an undo."""
 
     run_key: RunKey
     passed: list[ActionKey] = field(default_factory=list)
-    """What could not be done in this unwinding; see `DueUndo.passes`."""
+    """Actions that this undo skips because a step failed; see `DueUndo.passes`."""
     unserved: list[str] = field(default_factory=list)
-    """Tools that no worker was found for in this unwinding."""
+    """Tools for which this undo found no worker."""
 
 
 @dataclass(frozen=True)
 class UndoStep:
-    """One call of an unwinding."""
+    """One call of an undo, or of a settlement."""
 
     key: ActionKey
-    """The action that is settled, or undone."""
+    """The action that the call settles or undoes."""
     tool: str
     """The activity."""
     arguments: str = "{}"
@@ -64,11 +64,11 @@ class UndoStep:
     summary: str = ""
     header: ActionHeader | None = None
     problem: str = ""
-    """Why it cannot be done."""
+    """Why the call cannot be made; empty if it can."""
     unserved: bool = False
     """This worker does not serve the tool; another one may."""
     passes: ActionKey | None = None
-    """What is passed by where it cannot be done; see `DueUndo.passes`."""
+    """The action to skip if the call cannot be made; see `DueUndo.passes`."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +81,19 @@ class UndoPlan:
 
 @dataclass(frozen=True)
 class FinishUndo:
-    """Undoing is through."""
+    """Finish an undo: no step is due any more."""
 
     run_key: RunKey
     passed: list[ActionKey] = field(default_factory=list)
-    """What could not be done."""
+    """The actions that were skipped."""
     reasons: dict[ActionKey, str] = field(default_factory=dict)
-    """Why, by the action that stands."""
+    """Why each was skipped, by the action that stands."""
 
 
 @dataclass(frozen=True)
 class UndoOutcome:
-    """What an unwinding came to."""
+    """How an undo ended."""
 
     finished: bool
-    """False: something has become known meanwhile, and is to be undone, too."""
+    """False: another action was settled meanwhile and must be undone too."""
     report: UndoReport | None = None

@@ -109,7 +109,10 @@ class ApprovalActivities:
             attempt_at=activity.info().started_time,
         )
         log.info(
-            "approval.asked", action_key=approval.key, tool=tool.name, expires=approval.expires_at
+            "approval.requested",
+            action_key=approval.key,
+            tool=tool.name,
+            expires=approval.expires_at,
         )
         return _state_of(approval)
 

@@ -104,5 +104,5 @@ class DueActions:
                 raise
             return False
         await self._ledger.relay.count_start(queued)
-        log.info("relay.settling_started", action_key=queued.key, why=queued.why)
+        log.info("relay.settlement_started", action_key=queued.key, why=queued.why)
         return True

@@ -85,7 +85,7 @@ class SettlementActivities:
         finished = unpack(FinishSettlement, raw)
         relay = self._ledger.relay
         if finished.failed:
-            log.warning("relay.settling_failed", action_key=finished.key, reason=finished.failed)
+            log.warning("relay.settlement_failed", action_key=finished.key, reason=finished.failed)
             found = await relay.queued(finished.key)
             if found is not None and found[0].starts >= self._tries:
                 await relay.give_up(finished.key, f"the relay gave it up: {finished.failed}")

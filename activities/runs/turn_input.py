@@ -54,11 +54,11 @@ class TurnInput:
         messages += request.messages
         spec = read_spec(found, request.run_key)
         request_at = None
-        asked = _request_message(found, request)
-        if asked is not None:
+        from_caller = _request_message(found, request)
+        if from_caller is not None:
             if not _is_stored(found, request.request_id):
                 request_at = len(messages)
-            messages.append(asked)
+            messages.append(from_caller)
         if found.thread.forked_run is not None:
             messages.append(Message.user(notices.forked(await self._taken_back(found.thread))))
         # The new result of an unanswered call says how it ended, but not that it was undone.
@@ -77,7 +77,7 @@ class TurnInput:
             epoch,
             messages,
             Completion(),
-            told=[action.key for action in found.settled],
+            noticed=[action.key for action in found.settled],
             request_id=request.request_id,
             request_at=request_at,
             request_step=request.request_step,
@@ -150,7 +150,7 @@ class TurnInput:
     async def _taken_back(self, thread: Thread) -> list[Action]:
         """Return the actions that stand of the turns that a fork took back."""
         run, step = thread.forked_run, thread.forked_step or 0
-        assert run is not None, "asked before"
+        assert run is not None, "a fork took turns of it back"
         actions = await self._actions.sub_runs.actions(run, limit=MAX_ACTIONS)
         return [one for one in actions if _is_after(one, run, step) and stands(one)]
 

@@ -67,7 +67,7 @@ _EVENTS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "ledger.outcome_recorded": lambda event: f"recorded what was handed over: {event['outcome']}",
     "undo.begun": lambda _: "begins to undo the run",
     "undo.finished": lambda event: f"has undone the run: {event['state']}",
-    "approval.asked": lambda event: f"asks a person about {event['tool']}, and waits",
+    "approval.requested": lambda event: f"asks a person about {event['tool']}, and waits",
     "approval.decided": lambda event: f"took down that {event['by']} {event['decision']} it",
     "ledger.action_parked": lambda event: f"parked {event['tool']}: {event['reason']}",
 }
