@@ -1,8 +1,8 @@
-"""Calling a tool with a deadline that holds whether the tool co-operates or not.
+"""A call with a deadline that holds, whether the tool co-operates or not.
 
-At the deadline the tool is cancelled and given a moment to end. One that takes no notice (a
-thread, a swallowed cancellation) is left behind: the attempt goes on without it, and what it
-ends with, however late, is handed to ``on_late``, which records it on its row.
+At the deadline the tool is cancelled and gets a moment to end. A tool that ignores its
+cancellation (a thread, or a tool that catches `CancelledError`) is *abandoned*: the attempt goes
+on without it. When the tool ends, however late, its end goes to ``on_late``, which records it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 T = TypeVar("T")
 
 CANCEL_GRACE_SECONDS: Final = 0.5
-"""How long a cancelled tool may take to end (its ``finally`` runs) before it is left behind."""
+"""How long a cancelled tool may take to end (its ``finally`` runs) before it is abandoned."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Returned:
     """The tool returned, perhaps after its deadline."""
 
     value: Any
+    """What it returned."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,12 @@ class Raised:
     """The tool raised."""
 
     error: BaseException
+    """What it raised."""
 
 
 @dataclass(frozen=True)
 class Abandoned:
-    """The tool took no notice of its cancellation and goes on."""
+    """The tool ignored its cancellation and goes on."""
 
 
 @dataclass(frozen=True)
@@ -43,27 +45,29 @@ class CallEnd:
 
     how: Returned | Raised | Abandoned
     stopped_by: Literal["caller", "deadline"] | None = None
-    """Who cancelled it, if anybody did."""
+    """Who cancelled the call; None: it ended by itself."""
 
 
 OnLate: TypeAlias = Callable[[Returned | Raised], Awaitable[None]]
+"""Gets the end of a tool that was abandoned."""
 
-_left_behind: set[asyncio.Task[Any]] = set()
+_followers: set[asyncio.Task[Any]] = set()
+"""The tasks that wait for abandoned tools: the event loop keeps only weak references."""
 
 
 async def ignore_late_end(end: Returned | Raised) -> None:
-    """Let a late end be."""
+    """Do nothing about the late end of an abandoned tool."""
 
 
 async def call_within(
     seconds: float | None, work: Coroutine[Any, Any, Any], *, on_late: OnLate = ignore_late_end
 ) -> CallEnd:
-    """Run ``work`` and say how it ended; never raises, and takes little longer than it may.
+    """Run ``work`` and return how it ended. Never raises, and ends soon after the deadline.
 
     Args:
         seconds: The deadline; None is none.
         work: The call.
-        on_late: Told of the end of a tool that was left behind; by default nobody is.
+        on_late: Gets the end of a tool that was abandoned; by default it is ignored.
     """
     task = asyncio.ensure_future(work)
     stopped_by: Literal["caller", "deadline"] | None = None
@@ -76,15 +80,15 @@ async def call_within(
         task.cancel()
         await _wait(task, CANCEL_GRACE_SECONDS)
     if not task.done():
-        _leave(task, on_late)
+        _abandon(task, on_late)
         return CallEnd(Abandoned(), stopped_by)
-    return CallEnd(_how(task), stopped_by)
+    return CallEnd(_end_of(task), stopped_by)
 
 
 async def despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
     """Wait for ``work`` however often the caller is cancelled; return or raise what it does.
 
-    For what must not be torn apart, and is bounded by itself. The cancellation is gone then.
+    For work that must not be interrupted and ends by itself. The cancellations are dropped.
     """
     task = asyncio.ensure_future(work)
     while not task.done():
@@ -96,6 +100,7 @@ async def despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def _wait(task: asyncio.Task[Any], seconds: float) -> None:
+    """Wait for a task so long at most, however often the caller is cancelled."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while not task.done() and (left := deadline - loop.time()) > 0:
@@ -105,17 +110,17 @@ async def _wait(task: asyncio.Task[Any], seconds: float) -> None:
             continue
 
 
-def _leave(task: asyncio.Task[Any], on_late: OnLate) -> None:
+def _abandon(task: asyncio.Task[Any], on_late: OnLate) -> None:
     async def follow() -> None:
         await asyncio.wait({task})
-        await on_late(_how(task))
+        await on_late(_end_of(task))
 
     follower = asyncio.ensure_future(follow())
-    _left_behind.add(follower)  # the loop keeps only weak references
-    follower.add_done_callback(_left_behind.discard)
+    _followers.add(follower)
+    follower.add_done_callback(_followers.discard)
 
 
-def _how(task: asyncio.Task[Any]) -> Returned | Raised:
+def _end_of(task: asyncio.Task[Any]) -> Returned | Raised:
     if task.cancelled():
         return Raised(asyncio.CancelledError())
     error = task.exception()

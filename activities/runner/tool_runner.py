@@ -1,12 +1,13 @@
-"""Where tools run: apart from the worker's event loop, so that none of them can stop it.
+"""`ToolRunner`: where tools run, apart from the worker's event loop, so that none can block it.
 
-An async tool runs on an event loop of its own, in a thread of its own: one that blocks that
-loop costs neither heartbeats nor the ledger nor model calls. A plain function gets a thread
-each, not a pool that hung calls use up. (A process for one that must be killable is in
-`isolated`.)
+All async tools share an event loop in a thread of its own. A tool that blocks that loop delays
+neither heartbeats nor the ledger nor model requests. A plain function gets a thread of its own;
+in a pool, calls that hang would use the threads up. A tool that must be killable runs in a process
+(`isolated_process`).
 
-Each ``run`` ends when the tool has *really* ended. Cancelled, it passes the cancellation on
-and goes on waiting; whoever cannot wait for a tool that takes no notice leaves it behind.
+Each ``run`` ends when the tool has *really* ended. If it is cancelled, it cancels the tool and goes
+on waiting. A caller that cannot wait for a tool that ignores its cancellation abandons it
+(`bounded_call`).
 """
 
 from __future__ import annotations
@@ -16,56 +17,24 @@ import contextvars
 import inspect
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 import structlog
 
 from ..app.contained_error import contain, raise_contained
+from .tool_threads import ThreadForEach, all_ended, tool_threads
 
 T = TypeVar("T")
 
 log = structlog.get_logger("commitline")
 
 _PROBE_SECONDS: Final = 1.0
-"""How long the tools' event loop may be deaf before it is said in the log."""
+"""How long the tools' event loop may be blocked before the log says so."""
 _CLOSE_SECONDS: Final = 1.0
 """How long closing waits for the tools' event loop; a blocked one ends with the process."""
-
-
-_threads: ContextVar[list[Future[Any]]] = ContextVar("commitline_threads")
-"""The threads that the running tool has started with `asyncio.to_thread`."""
-
-
-class _ThreadEach(ThreadPoolExecutor):
-    """Gives every `asyncio.to_thread` of a tool a thread of its own.
-
-    asyncio's own pool has a few threads more than the machine has cores: hung calls use it up,
-    and every other async tool waits behind them.
-    """
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """See base class."""
-        future: Future[T] = Future()
-        threads = _threads.get(None)
-        if threads is not None:
-            threads.append(future)
-
-        def body() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as err:
-                future.set_exception(err)
-            else:
-                future.set_result(result)
-
-        threading.Thread(target=body, name="commitline-to-thread", daemon=True).start()
-        return future
 
 
 class ToolRunner:
@@ -73,7 +42,7 @@ class ToolRunner:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._turn, name="commitline-tools", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="commitline-tools", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="commitline-watch", daemon=True)
         self._running: dict[int, str] = {}
         self._closing = threading.Event()
@@ -89,7 +58,7 @@ class ToolRunner:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the loop. A tool that was left behind ends with the process, not before."""
+        """Stop the loop. A tool that was abandoned ends with the process, not before."""
         self._closing.set()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_SECONDS)
@@ -98,7 +67,7 @@ class ToolRunner:
     async def run(self, name: str, work: Callable[[], Any], *, is_async: bool) -> Any:
         """Run a function, ``async`` or plain; return what it returns, awaited if it can be.
 
-        A plain wrapper around an ``async`` function has not run it when it returns.
+        A plain function may return a coroutine: a wrapper around an ``async`` one does.
         """
         if is_async:
             return await self.run_async(name, work)
@@ -115,7 +84,7 @@ class ToolRunner:
         def begin() -> None:
             task = self._loop.create_task(self._named(name, work), context=context)
             tasks.append(task)
-            task.add_done_callback(lambda ended: _hand_over(here, done, *_end_of(ended)))
+            task.add_done_callback(lambda ended: _set_end(here, done, *_end_of(ended)))
 
         def cancel() -> None:
             for task in tasks:
@@ -125,7 +94,7 @@ class ToolRunner:
         return await self._until_ended(done, lambda: self._loop.call_soon_threadsafe(cancel))
 
     async def run_thread(self, name: str, work: Callable[[], Any]) -> Any:
-        """Run a plain function in a thread of its own; it cannot be stopped, only left behind."""
+        """Run a plain function in a thread of its own; it cannot be stopped, only abandoned."""
         here = asyncio.get_running_loop()
         done: asyncio.Future[Any] = here.create_future()
         context = contextvars.copy_context()
@@ -134,18 +103,18 @@ class ToolRunner:
             try:
                 result = context.run(work)
             except BaseException as err:
-                _hand_over(here, done, None, contain(name, err))
+                _set_end(here, done, None, contain(name, err))
             else:
-                _hand_over(here, done, result, None)
+                _set_end(here, done, result, None)
 
         threading.Thread(target=body, name=f"commitline-{name}", daemon=True).start()
         return await self._until_ended(done, lambda: None)
 
     async def _until_ended(self, done: asyncio.Future[Any], cancel: Callable[[], object]) -> Any:
-        """Wait for the tool's real end; pass a cancellation on, and go on waiting.
+        """Wait until the tool has really ended. A cancellation cancels the tool; the wait goes on.
 
-        Not once this is closed: the event loop that ends then cancels what is left, and would
-        wait for a tool that hangs, and with it the process that was told to go.
+        Once the runner is closed, a cancellation ends the wait: the worker's event loop is ending
+        then, and the process must not wait for a tool that hangs.
         """
         while not done.done():
             try:
@@ -156,18 +125,20 @@ class ToolRunner:
                 cancel()
         return done.result()
 
-    def _turn(self) -> None:
+    def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.set_default_executor(_ThreadEach())
+        self._loop.set_default_executor(ThreadForEach())
         while not self._closing.is_set():
             try:
                 self._loop.run_forever()
             except BaseException as err:
-                # A SystemExit in a task of a tool's own ends the loop; the others go on.
+                # A SystemExit in a task of a tool ends the loop; it goes on for the other tools.
                 log.error("tools.loop_broken", error=type(err).__name__)
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))  # their `finally` gets this far
+        self._loop.run_until_complete(
+            asyncio.sleep(0)
+        )  # lets the `finally` blocks of the tasks begin
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -175,18 +146,18 @@ class ToolRunner:
         token = id(asyncio.current_task())
         self._running[token] = name
         threads: list[Future[Any]] = []
-        _threads.set(threads)
+        tool_threads.set(threads)
         try:
             return await work()
         except BaseException as err:
-            # A thread that it waited for goes on, and may send: so does the tool, then.
-            await _ended(threads)
+            # A thread that the tool waited for goes on and may send, so the tool has not ended yet.
+            await all_ended(threads)
             raise_contained(name, err)
         finally:
             del self._running[token]
 
     def _watch(self) -> None:
-        """Say which tools may be blocking the tools' event loop."""
+        """Log which tools may be blocking the tools' event loop."""
         while not self._closing.wait(_PROBE_SECONDS):
             answered = threading.Event()
             began = time.monotonic()
@@ -208,19 +179,6 @@ class ToolRunner:
         return answered.wait(seconds) or self._closing.is_set()
 
 
-async def _ended(threads: Iterable[Future[Any]]) -> None:
-    """Wait until the threads have ended, however often this is cancelled."""
-    waiting = {asyncio.wrap_future(one) for one in threads if not one.done()}
-    while waiting:
-        try:
-            _, waiting = await asyncio.wait(waiting)
-        except asyncio.CancelledError:
-            waiting = {one for one in waiting if not one.done()}
-    for one in threads:
-        if not one.cancelled():
-            one.exception()
-
-
 def _end_of(task: asyncio.Task[Any]) -> tuple[Any, BaseException | None]:
     if task.cancelled():
         return None, asyncio.CancelledError()
@@ -228,15 +186,15 @@ def _end_of(task: asyncio.Task[Any]) -> tuple[Any, BaseException | None]:
     return (None, error) if error is not None else (task.result(), None)
 
 
-def _hand_over(
+def _set_end(
     loop: asyncio.AbstractEventLoop,
     done: asyncio.Future[Any],
     result: Any,
     error: BaseException | None,
 ) -> None:
-    """Hand an end over to the worker's loop; nobody may be there any more to take it."""
+    """Set the end of a tool in the worker's event loop, which may be closed by now."""
 
-    def take() -> None:
+    def set_end() -> None:
         if done.done():
             return
         if error is None:
@@ -247,6 +205,6 @@ def _hand_over(
             done.set_exception(error)
 
     try:
-        loop.call_soon_threadsafe(take)
+        loop.call_soon_threadsafe(set_end)
     except RuntimeError:
         log.warning("tool.ended_after_worker", error=type(error).__name__ if error else None)
