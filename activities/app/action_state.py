@@ -1,4 +1,4 @@
-"""The tool `action_state`: by which a model looks up a call that was accepted."""
+"""The tool `action_state`: the model reads with it what became of a call that was accepted."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ async def action_state(action: str) -> dict[str, Any]:
 
     Give the `action` that the call was answered with.
     """
-    raise NotImplementedError  # a worker has its own: it takes a ledger
+    raise NotImplementedError  # a worker registers an activity of its own, which has the ledger

@@ -1,7 +1,7 @@
 """`Agent`: a model, its instructions and its tools; and `AgentTool`, an agent as a tool.
 
-A run reads its agent's spec once, when it starts, and keeps it in history: a deploy changes
-the code of a tool, not the rules of a run that is under way.
+A run reads its agent's spec once, when it starts, and keeps it in its history. A deploy changes
+the code of a tool, but not the rules of a run that has begun.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Agent:
         if isinstance(made, AgentTool):
             return ToolSpec(
                 made.definition,
-                Effect.READ,  # by itself; what the agent's tools do has rows of its own
+                Effect.READ,  # the actions of its run have rows of their own
                 made.summary,
                 agent=made.agent.name,
                 structured=made.agent.output is not None,

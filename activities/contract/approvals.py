@@ -14,20 +14,23 @@ DECIDE: Final = "commitline.decide"
 
 @dataclass(frozen=True)
 class CheckApproval:
-    """A call that a person may have to approve."""
+    """From a run to `CHECK_APPROVAL`: a call that a person may have to approve."""
 
     run_key: RunKey
     position: Position
+    """The place of the call in its run."""
     thread_id: str
+    """The conversation that the run writes."""
     tool: str
     arguments: str
-    """JSON text, as the plan has them."""
+    """JSON text, as the model or the plan wrote them."""
     requested_digest: str
+    """Of those arguments, as the header of the call has it."""
 
 
 @dataclass(frozen=True)
 class ApprovalState:
-    """Whether a call may be made. Exactly one field is set."""
+    """From `CHECK_APPROVAL` to the run: whether the call may be made. Exactly one field is set."""
 
     arguments: str | None = None
     """It may be made, with these arguments (JSON text)."""
@@ -39,12 +42,15 @@ class ApprovalState:
 
 @dataclass(frozen=True)
 class Decide:
-    """A person's decision about a call."""
+    """From a run to `DECIDE`: a person's decision about a call."""
 
     run_key: RunKey
     position: Position
     approve: bool
+    """False: the person rejects the call."""
     by: str
+    """Who decided."""
     reason: str = ""
+    """Why, in the person's words; may be empty."""
     arguments: str | None = None
     """JSON text of other arguments, which the person gives instead."""

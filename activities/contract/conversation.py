@@ -1,8 +1,8 @@
-"""What is said between the run, the model and the tools.
+"""A conversation: the messages of the person, the model and the tools.
 
-Plain frozen dataclasses: they cross Temporal as JSON, so a field may be added later with a
-default. Arguments and contents are JSON *text*, kept as it was written, since a string that
-the model wrote may hold what only text carries faithfully.
+These are plain frozen dataclasses. They cross Temporal as JSON, so a field may be added later
+with a default. Arguments and contents are JSON *text*, exactly as it was written: a string that
+the model wrote may hold characters that only text keeps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"
 
 @dataclass(frozen=True)
 class ToolDefinition:
-    """What a model is told about a tool."""
+    """What a model reads of a tool."""
 
     name: str
     description: str
@@ -29,15 +29,15 @@ class ToolDefinition:
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One call of a model's message. Its index there, not its id, is its identity."""
+    """One call of a model's message. Its index in the message, not its id, is its identity."""
 
     id: str
-    """The provider's id: presentation only. Models reuse, repeat and omit them."""
+    """The provider's id, for display only: models reuse, repeat and omit ids."""
     name: str
     arguments: str
     """JSON text as the model wrote it."""
     problem: str | None = None
-    """Why it must not be run (malformed, truncated, too large); None when it may."""
+    """Why it must not be carried out (malformed, truncated, too large); None if it may."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,17 @@ class Completion:
     """A model's answer to one request."""
 
     text: str = ""
+    """The text of the message; may stand beside calls."""
     calls: list[ToolCall] = field(default_factory=list)
+    """In the order of the message."""
     finish_reason: FinishReason = "stop"
+    """Why the model stopped; ``length``: at its output limit."""
     usage: Usage = field(default_factory=Usage)
     provider_state: Any = None
-    """JSON that the adapter needs back verbatim: reasoning items, signatures, ids."""
+    """JSON data that the provider needs back unchanged: reasoning items, signatures, ids."""
     output: str | None = None
-    """JSON text of the output that it gave, valid for the agent's ``output_type``."""
+    """JSON text of the structured output, valid for the agent's ``output_type``; None if there is
+    none."""
 
 
 @dataclass(frozen=True)
@@ -92,21 +96,28 @@ class RunResult:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What the model is told about one call; exactly one per call, in the calls' order."""
+    """What the model reads of one call. Each call has exactly one, in the order of the calls."""
 
     position: str
+    """The place of the call in its run."""
     call_id: str
+    """The id of the call, as the provider gave it."""
     name: str
+    """The tool."""
     status: OutcomeStatus
     content: str
     """JSON text."""
     changes: dict[str, Any] | None = None
-    """What it changed in the state (`state.Changes`), on its way to the turn that merges it."""
+    """What the call changed in the state (`Changes`), for the turn that merges it."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message of a conversation: exactly the field that its role names is set."""
+    """One message of a conversation.
+
+    Its role says which field is set: ``text`` of a user, ``completion`` of the assistant (the
+    model), ``results`` of tools.
+    """
 
     role: Literal["user", "assistant", "tool"]
     text: str = ""
@@ -115,15 +126,15 @@ class Message:
 
     @classmethod
     def user(cls, text: str) -> Message:
-        """What the person, or the application, said."""
+        """Return a message of the person, or of the application."""
         return cls(role="user", text=text)
 
     @classmethod
     def assistant(cls, completion: Completion) -> Message:
-        """What the model answered."""
+        """Return a message of the model."""
         return cls(role="assistant", completion=completion)
 
     @classmethod
     def tool(cls, results: list[ToolResult]) -> Message:
-        """What became of the calls of the message before."""
+        """Return the results of the calls of the message before."""
         return cls(role="tool", results=results)

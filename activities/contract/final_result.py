@@ -1,4 +1,4 @@
-"""The tool by which a model hands in a structured output, and what it is told about it."""
+"""The tool by which a model hands in a structured output, and what the model reads of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from ...canonical import dumps
 from .conversation import ToolDefinition
 
 FINAL_RESULT: Final = "final_result"
-
+"""The name of the tool."""
 
 ACCEPTED: Final = dumps("accepted")
-"""What the model is told of an output that fits."""
-
+"""What the model reads of an output that fits."""
 
 OUTPUT_REQUEST: Final = (
     f"[notice] Nothing was handed in yet. Give your final answer by calling {FINAL_RESULT}."
@@ -20,5 +19,5 @@ OUTPUT_REQUEST: Final = (
 
 
 def output_tool(schema: dict[str, Any]) -> ToolDefinition:
-    """Return what the model is told of the way to hand its output in."""
+    """Return the definition of the tool for an output of this JSON schema."""
     return ToolDefinition(FINAL_RESULT, "Hand in the final answer, which ends the task.", schema)

@@ -1,4 +1,4 @@
-"""The steps of a plan as they travel, and what becomes of what refers to a result."""
+"""Plans: the steps of a plan, what starts and opens its run, and what the run returns."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ Path: TypeAlias = list[str | int]
 
 @dataclass(frozen=True)
 class Reference:
-    """An argument, or a part of one, that is the result of an earlier step."""
+    """An argument of a step, or a part of one, that is the result of an earlier step."""
 
     at: Path
-    """Where it goes, in the arguments."""
+    """Where it stands in the arguments."""
     step: str
+    """The name of the earlier step."""
     path: Path = field(default_factory=list)
-    """The way into that result."""
+    """The way into its result; empty is the whole result."""
 
     def __str__(self) -> str:
         return f"result_of({', '.join(map(repr, (self.step, *self.path)))})"
@@ -33,20 +34,21 @@ class Reference:
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """One tool call of a plan."""
+    """One tool call of a plan, in the form in which it travels."""
 
     name: str
+    """By which other steps refer to it."""
     tool: str
     arguments: str
-    """JSON text; null where a result goes."""
+    """JSON text, with null where a result is put in."""
     references: list[Reference] = field(default_factory=list)
 
 
 def resolved(step: PlannedStep, results: Mapping[str, Json]) -> Json:
-    """Return the arguments of a step, with the results that they refer to.
+    """Return the arguments of a step, with the results of earlier steps put in.
 
     Raises:
-        LookupError: A result does not hold what is referred to; the message says what.
+        LookupError: A result lacks the part that is referred to; the message names it.
     """
     arguments = parse(step.arguments)
     for one in step.references:
@@ -76,7 +78,7 @@ OPEN_PLAN: Final = "commitline.open_plan"
 
 @dataclass(frozen=True)
 class PlanInput:
-    """What a run of a plan is started with."""
+    """From the client to the workflow of a plan: what its run is started with."""
 
     name: str
     stages: list[list[PlannedStep]]
@@ -84,13 +86,13 @@ class PlanInput:
 
     @property
     def digest(self) -> str:
-        """By which a second start of an id is known to be the same; deadlines do not count."""
+        """Two starts of one id with one digest are the same start; deadlines do not count."""
         return digest({"plan": self.name, "stages": parse(to_text(self.stages))})
 
 
 @dataclass(frozen=True)
 class OpenPlan:
-    """What registers the run of a plan."""
+    """From the run of a plan to `OPEN_PLAN`: registers the run."""
 
     run_key: RunKey
     plan: PlanInput
@@ -99,37 +101,37 @@ class OpenPlan:
 
 @dataclass(frozen=True)
 class PlanSpec:
-    """What the run of a plan keeps of its tools and settings; the first stands."""
+    """From `OPEN_PLAN` to the run: what it keeps of its tools and settings. The first stands."""
 
     tools: list[ToolSpec]
     heartbeat_seconds: float
     deadline_seconds: float | None = None
-    """Of the run_deadline, what the run has left as it opens; None is no limit."""
+    """What is left of the ``run_deadline`` when the run opens; None is no limit."""
     result_limit: int = MAX_CONTENT
-    """Characters of a result that travel; the whole stays in the ledger."""
+    """Characters of a result that travel; the ledger keeps the whole."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """How a step of a plan ended that was carried out."""
+    """The result of a step that was carried out."""
 
     name: str
     position: str
-    """In the ledger: its stage, and its place in it."""
+    """Its position in the ledger: ``<stage>.<place in the stage>``."""
     tool: str
     value: Any
     """What the tool returned, as JSON has it."""
     action_key: str | None = None
     """The row that answers for it; None for a read."""
     existing: bool = False
-    """Another action had done it before; it was not done again, and this run never undoes it."""
+    """Another action did it before. It was not done again, and this run never undoes it."""
     partial: bool = False
-    """The value is too large to travel: this is its beginning, and the whole is in the ledger."""
+    """The value is too large to travel: this is its beginning. The ledger has the whole."""
 
 
 @dataclass(frozen=True)
 class PlanResult:
-    """What the steps of a plan returned, all of which were carried out."""
+    """From the run of a plan to the client: the results of all steps."""
 
     steps: list[StepResult]
     """In the plan's order."""

@@ -15,18 +15,19 @@ ANSWER: Final = "commitline.answer"
 
 @dataclass(frozen=True)
 class CheckQuestion:
-    """Find out whether a question was answered, or has expired."""
+    """From a run to `CHECK_QUESTION`: was the question answered, or has it expired?"""
 
     run_key: RunKey
     position: Position
     number: int
+    """Of the question."""
     content_limit: int = MAX_CONTENT
     """Characters of a result that the model reads."""
 
 
 @dataclass(frozen=True)
 class QuestionState:
-    """The state of a question. If no field is set, the call starts again."""
+    """From `CHECK_QUESTION` to the run: if no field is set, the call starts again."""
 
     reply: Reply | None = None
     """The call has ended, with this reply."""
@@ -36,12 +37,13 @@ class QuestionState:
 
 @dataclass(frozen=True)
 class Answer:
-    """A person's answer to a question."""
+    """From a run to `ANSWER`: a person's answer to a question."""
 
     run_key: RunKey
     position: Position
     number: int
     """The number of the question that the person saw."""
     by: str
+    """Who answered."""
     answer: str = "null"
     """JSON text; not ``null``."""

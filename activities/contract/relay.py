@@ -21,11 +21,12 @@ FINISH_SETTLEMENT: Final = "commitline.finish_settlement"
 
 @dataclass(frozen=True)
 class SettlementPlan:
-    """What the relay does next about a queued action: one call, a wait, or nothing."""
+    """From `PLAN_SETTLEMENT` to the workflow: one call, a wait, or nothing."""
 
     step: UndoStep | None = None
     """The call."""
     heartbeat_seconds: float = 10.0
+    """How often the call must heartbeat, at least."""
     wait_seconds: float = 0.0
     """An attempt may be at work on the action: plan again after this time."""
     why: str = ""
@@ -34,7 +35,7 @@ class SettlementPlan:
 
 @dataclass(frozen=True)
 class FinishSettlement:
-    """A settlement has ended."""
+    """From the workflow to `FINISH_SETTLEMENT`: the settlement has ended."""
 
     key: ActionKey
     failed: str = ""

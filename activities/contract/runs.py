@@ -1,4 +1,4 @@
-"""What passes between a run and the activities that open, stop and close it."""
+"""Runs: what passes between a run and the activities that open, stop and close it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ STOP_RUN: Final = "commitline.stop_run"
 
 @dataclass(frozen=True)
 class OpenRun:
-    """Register a run, and its conversation."""
+    """From a run to `OPEN_RUN`: register the run, and its conversation."""
 
     run_key: RunKey
     agent: str
     input_digest: str
+    """Of the input that the run was started with."""
     limits: RunLimits = field(default_factory=RunLimits)
+    """The deadlines that the run was started with."""
     thread_id: str | None = None
     """The conversation that it continues; None is one of its own."""
     spec: AgentSpec | None = None
@@ -30,24 +32,25 @@ class OpenRun:
 
 @dataclass(frozen=True)
 class Opened:
-    """A run that is registered."""
+    """From `OPEN_RUN` to the run: it is registered."""
 
     spec: AgentSpec
-    """What it keeps of its agent, with what is left of its run_deadline."""
+    """What the run keeps of its agent, with what is left of its ``run_deadline``."""
     version: int
     """The version of its conversation."""
 
 
 @dataclass(frozen=True)
 class CloseRun:
-    """Mark a run as ended."""
+    """From a run to `CLOSE_RUN`: the run has ended."""
 
     run_key: RunKey
 
 
 @dataclass(frozen=True)
 class StopRun:
-    """Stop a run whose own deadline has passed."""
+    """From a run to `STOP_RUN`: its own deadline has passed."""
 
     run_key: RunKey
     reason: str
+    """For people."""

@@ -1,4 +1,4 @@
-"""What a run keeps of its agent and its tools; a deploy does not change it."""
+"""Specs: what a run keeps of its agent and its tools. A deploy does not change it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .final_result import output_tool
 from .sizes import MAX_CONTENT
 
 RESERVED_PREFIX: Final = "commitline."
-"""Of our own activities' names; a tool's name cannot hold a dot."""
+"""Of the names of our own activities. The name of a tool cannot hold a dot."""
 
 
 @dataclass(frozen=True)
@@ -20,30 +20,33 @@ class ToolSpec:
     """A tool as a run remembers it."""
 
     definition: ToolDefinition
+    """What the model reads of it."""
     effect: Effect
+    """What repeating a call would do."""
     summary: str | None = None
+    """What a call does in business words, with parameters in braces; None: its name."""
     tool_seconds: float | None = DEFAULTS["tool_timeout"]
-    """One attempt; None is no limit."""
+    """Seconds for one attempt; None is no limit."""
     node_seconds: float | None = DEFAULTS["node_timeout"]
-    """The call with its retries; None is no limit."""
+    """Seconds for the call with its retries; None is no limit."""
     gated: bool = False
-    """Whether a person may have to approve it."""
+    """Whether a person may have to approve a call."""
     compensated: bool = False
-    """Whether another tool undoes it."""
+    """Whether another tool undoes a call."""
     agent: str = ""
-    """The agent that carries a call of it out, in a run of its own; none where it is empty."""
+    """The agent that carries a call out, in a run of its own; empty: it is a tool of code."""
     structured: bool = False
     """Whether that agent has an ``output_type``."""
 
     @property
     def limits(self) -> CallLimits:
-        """Its deadlines."""
+        """The deadlines of a call."""
         return CallLimits(self.tool_seconds, self.node_seconds)
 
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """An agent as a run remembers it; kept in history."""
+    """An agent as a run remembers it. It is kept in the run's history."""
 
     name: str
     model: str
@@ -53,17 +56,17 @@ class AgentSpec:
     model_tries: int
     heartbeat_seconds: float
     model_seconds: float | None = DEFAULTS["model_timeout"]
-    """One model request; None is no limit."""
+    """Seconds for one model request; None is no limit."""
     node_seconds: float | None = DEFAULTS["node_timeout"]
-    """A turn's model request with its retries; None is no limit."""
+    """Seconds for a model request with its retries; None is no limit."""
     deadline_seconds: float | None = None
-    """Of the run_deadline, what the run has left as it opens; None is no limit."""
+    """What is left of the ``run_deadline`` when the run opens, in seconds; None is no limit."""
     output_schema: dict[str, Any] | None = None
-    """JSON schema of its output, where that is structured."""
+    """JSON schema of its structured output; None if it answers with text."""
     unusable_tries: int = 3
-    """Turns in a row that the model may give nothing usable."""
+    """How many turns in a row the model may give nothing usable."""
     result_limit: int = MAX_CONTENT
-    """Characters of a result that travel; the whole stays in the ledger."""
+    """Characters of a result that travel; the ledger keeps the whole."""
 
     @property
     def model_limits(self) -> CallLimits:
@@ -78,11 +81,11 @@ class AgentSpec:
 
     @property
     def may_undo(self) -> bool:
-        """Whether anything that such a run does can be taken back."""
+        """Whether a run of this agent may have actions that can be undone."""
         return any(tool.compensated or tool.agent for tool in self.tools)
 
     @property
     def definitions(self) -> list[ToolDefinition]:
-        """What the model is told that it may call."""
+        """The tools that the model may call, as it reads them."""
         tools = [found.definition for found in self.tools]
         return tools if self.output_schema is None else [*tools, output_tool(self.output_schema)]

@@ -1,4 +1,4 @@
-"""What calls changed in the shared state, and what became of it."""
+"""Changes of the shared state: what a call changed, and what became of it in the merge."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ...canonical import Json
 
 @dataclass(frozen=True)
 class Changes:
-    """What one call changed. JSON data by field."""
+    """What one call changed, as JSON data by field. Recorded with its outcome."""
 
     set: dict[str, Json] = field(default_factory=dict)
-    """What fields hold now."""
+    """The new values of fields without a reducer."""
     combine: dict[str, Json] = field(default_factory=dict)
-    """Of fields with a reducer: what it is to combine."""
+    """The changes of fields with a reducer, which combines them."""
     dropped: str = ""
-    """Why nothing of it can be merged."""
+    """Why nothing of this can be merged; empty if it can."""
 
     @property
     def fields(self) -> list[str]:
-        """What they are about."""
+        """The names of the changed fields."""
         return sorted({*self.set, *self.combine})
 
     @classmethod
@@ -40,6 +40,7 @@ class CallChanges:
     """The changes of one call of a message."""
 
     position: str
+    """The place of the call in its run."""
     changes: Changes
 
 
@@ -49,24 +50,29 @@ class Conflict:
 
     field: str
     earlier: str
-    """Its position."""
+    """The position of the earlier call."""
     value: Json
+    """What the earlier call set."""
     later: str
+    """The position of the later call."""
     stands: Json
+    """What the later call set."""
 
 
 @dataclass(frozen=True)
 class Dropped:
-    """A call's changes are not merged. What it did stands."""
+    """The changes of a call are not merged. The action of the call stands."""
 
     position: str
     fields: Sequence[str]
+    """The names of the fields that it changed."""
     why: str
+    """For the model and for people."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A state with the changes of a message's calls."""
+    """A state with the changes of all calls of a message."""
 
     state: dict[str, Json]
     conflicts: Sequence[Conflict] = ()

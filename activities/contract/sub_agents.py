@@ -15,13 +15,16 @@ END_SUB_AGENT: Final = "commitline.end_sub_agent"
 
 @dataclass(frozen=True)
 class BeginSubAgent:
-    """Begin the run of the sub-agent that carries a call out."""
+    """From a run to `BEGIN_SUB_AGENT`: begin the run of the sub-agent that carries a call out."""
 
     run_key: RunKey
     """The calling run."""
     position: Position
+    """The place of the call in that run."""
     agent: str
+    """The sub-agent."""
     input_digest: str
+    """Of the input of its run."""
 
     @property
     def sub_run(self) -> RunKey:
@@ -31,7 +34,7 @@ class BeginSubAgent:
 
 @dataclass(frozen=True)
 class BegunSubAgent:
-    """The sub-agent's run is registered, and no other workflow works for it."""
+    """From `BEGIN_SUB_AGENT` to the run: the sub-agent's run is registered, for one workflow."""
 
     workflow_id: str
     """The id with which the parent starts the child workflow."""
@@ -41,12 +44,14 @@ class BegunSubAgent:
 
 @dataclass(frozen=True)
 class EndSubAgent:
-    """End the run of a sub-agent that gave no answer."""
+    """From a run to `END_SUB_AGENT`: the sub-agent gave no answer, so its run ends."""
 
     run_key: RunKey
     """The calling run."""
     position: Position
+    """The place of the call in that run."""
     reason: str
+    """Why, for the model and for people."""
 
     @property
     def sub_run(self) -> RunKey:

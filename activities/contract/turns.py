@@ -1,4 +1,4 @@
-"""What passes between a run and its model turns."""
+"""Model turns: what passes between a run and the activities that make and record them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ RUN_LOST: Final = "RunLost"
 
 @dataclass(frozen=True)
 class CallModel:
-    """One model turn of a run."""
+    """From a run to `CALL_MODEL`: one model turn."""
 
     run_key: RunKey
     step: int
+    """The number of the turn in its run; the first is 0."""
     thread_id: str
     version: int
     """The version of the conversation that the run knows."""
     epoch: int = 0
+    """The run's epoch: each fork begins a new one."""
     messages: list[Message] = field(default_factory=list)
-    """What is new since that version."""
+    """The messages that are new since that version."""
     request_id: str | None = None
-    """The request that is being answered; its text is read from the ledger."""
+    """The request that the run answers; the ledger has its text. None outside a conversation."""
     request_step: int = 0
     """The turn at which the run began to answer it."""
 
 
 @dataclass(frozen=True)
 class TurnResult:
-    """A model turn that stands, or one that is not recorded yet because the ledger was away."""
+    """From `CALL_MODEL` to the run: a turn that stands, or one that the ledger could not record."""
 
     completion: Completion
     version: int
+    """The version of the conversation with this turn."""
     epoch: int = 0
     usage: Usage = field(default_factory=Usage)
     """Tokens of the run so far."""
@@ -49,7 +52,7 @@ class TurnResult:
 
 @dataclass(frozen=True)
 class RecordTurn:
-    """A model turn to record."""
+    """From a run to `RECORD_TURN`: a model turn that the ledger could not record at first."""
 
     run_key: RunKey
     step: int
@@ -67,6 +70,7 @@ class RecordTurn:
     request_at: int | None = None
     """The index of the request among the messages; None if the conversation had it before."""
     request_step: int = 0
+    """The turn at which the run took the request up."""
     spent: Usage = field(default_factory=Usage)
     """Tokens of the run before this turn."""
     state: str | None = None

@@ -17,7 +17,7 @@ FINISH_UNDO: Final = "commitline.finish_undo"
 
 @dataclass(frozen=True)
 class BeginUndo:
-    """Begin the undo of a run, if it must be undone."""
+    """From the workflow to `BEGIN_UNDO`: begin the undo of a run, if it must be undone."""
 
     run_key: RunKey
     why: str
@@ -32,7 +32,7 @@ class BeginUndo:
 
 @dataclass(frozen=True)
 class UndoRequest:
-    """A person wants a run undone that has ended; the input of `UndoRun`."""
+    """From a client to the workflow `UndoRun`: a person wants a run undone that has ended."""
 
     run_key: RunKey
     why: str
@@ -41,7 +41,7 @@ class UndoRequest:
 
 @dataclass(frozen=True)
 class PlanUndo:
-    """Plan the next steps of an undo."""
+    """From the workflow to `PLAN_UNDO`: plan the next steps."""
 
     run_key: RunKey
     passed: list[ActionKey] = field(default_factory=list)
@@ -52,17 +52,20 @@ class PlanUndo:
 
 @dataclass(frozen=True)
 class UndoStep:
-    """One call of an undo, or of a settlement."""
+    """From `PLAN_UNDO`, or `PLAN_SETTLEMENT`, to the workflow: one call."""
 
     key: ActionKey
     """The action that the call settles or undoes."""
     tool: str
-    """The activity."""
+    """The tool that is called."""
     arguments: str = "{}"
     """JSON text."""
     limits: CallLimits = field(default_factory=lambda: CallLimits(None, None))
+    """The deadlines of the call."""
     summary: str = ""
+    """For the Temporal UI."""
     header: ActionHeader | None = None
+    """The header of the call; None if it cannot be made."""
     problem: str = ""
     """Why the call cannot be made; empty if it can."""
     unserved: bool = False
@@ -73,7 +76,7 @@ class UndoStep:
 
 @dataclass(frozen=True)
 class UndoPlan:
-    """The steps that are due now, in order."""
+    """From `PLAN_UNDO` to the workflow: the steps that are due now, in order."""
 
     steps: list[UndoStep]
     heartbeat_seconds: float
@@ -81,7 +84,7 @@ class UndoPlan:
 
 @dataclass(frozen=True)
 class FinishUndo:
-    """Finish an undo: no step is due any more."""
+    """From the workflow to `FINISH_UNDO`: no step is due any more."""
 
     run_key: RunKey
     passed: list[ActionKey] = field(default_factory=list)
@@ -92,7 +95,7 @@ class FinishUndo:
 
 @dataclass(frozen=True)
 class UndoOutcome:
-    """How an undo ended."""
+    """From `FINISH_UNDO` to the workflow: how the undo ended."""
 
     finished: bool
     """False: another action was settled meanwhile and must be undone too."""

@@ -1,8 +1,8 @@
-"""How our own values cross Temporal: ASCII JSON, whatever converter the client has.
+"""How our own values cross Temporal: as ASCII JSON, whatever converter the client has.
 
-The pydantic converter raises on a lone surrogate, for ever in an activity and worse in a
-workflow task. So the values of our workflow and activities are encoded here and travel as
-`RawValue`, which every converter passes through; a payload codec (encryption) still applies.
+The pydantic converter raises on a lone surrogate: an activity then fails again and again, and so
+does a workflow task. So the values of our workflows and activities are encoded here, and travel
+as `RawValue`, which every converter lets through. A payload codec (encryption) still applies.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def raw_text(raw: RawValue) -> str:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Let the encoder walk into dataclasses; ``asdict`` would copy all that lies below first.
+    """Return the fields of a dataclass for the encoder; ``asdict`` would first copy everything.
 
-    Fields that hold nothing, as their defaults do, are left out: most of a message's do, and a
-    run's messages travel again with every turn.
+    An empty field whose default is empty too is left out. Most fields of a message are, and
+    messages travel often.
     """
     if not is_dataclass(value) or isinstance(value, type):
         raise TypeError(f"{type(value).__name__} does not cross Temporal")
@@ -91,5 +91,5 @@ def _empty(kind: type) -> dict[str, type]:
 
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
-    """Read the type's annotations once; the SDK's ``value_to_type`` does so for every value."""
+    """Return the reader of a type. The SDK's ``value_to_type`` would make one for every value."""
     return TypeAdapter(kind)

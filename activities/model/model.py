@@ -1,8 +1,8 @@
-"""The little that the loop needs of a model, and the checks on what a model wrote.
+"""`Model`: what a run needs of a language model, and the checks of what a model wrote.
 
-A model turns a request into a completion; it does not retry (Temporal does) and it does not
-run tools (the run does). An adapter raises `ModelUnavailable` for what another try may mend
-and `ModelRejected` for what it cannot.
+A model turns a request into a completion. It does not retry (Temporal does) and it does not run
+tools (the run does). It raises `ModelUnavailable` if another try may succeed, and `ModelRejected`
+if it cannot.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from ..contract.conversation import Completion, Message, ToolCall, ToolDefinitio
 
 MAX_ARGUMENTS: Final = 256 * 1024
 """Bytes of one call's arguments as ASCII JSON. Temporal wedges a workflow task at 2 MiB."""
-
-
 MAX_CALLS: Final = 500
 """Calls of one message. Over 2,000 pending activities wedge a workflow task for ever."""
 
@@ -27,10 +25,13 @@ class ModelRequest:
     """Everything that a completion depends on."""
 
     model: str
+    """The name of the model."""
     instructions: str
+    """The system prompt."""
     tools: list[ToolDefinition]
+    """The tools that the model may call."""
     messages: list[Message]
-    """To be read only: later turns are given the same objects."""
+    """The conversation, in order. Do not change it: later turns get the same objects."""
 
 
 @runtime_checkable
@@ -46,7 +47,7 @@ class Model(Protocol):
         ...
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """Ask once. Safe to repeat: a completion has no effect until it is recorded.
+        """Make one model request. Safe to repeat: a completion has no effect until it is recorded.
 
         Raises:
             ModelUnavailable: Worth another try (408, 409, 429, 5xx, connection, time-out).
@@ -56,13 +57,13 @@ class Model(Protocol):
 
 
 def examine(completion: Completion) -> Completion:
-    """Mark the calls of a completion that must not be run, and say why.
+    """Return the completion with each call marked that must not be run, and why not.
 
-    Nothing is repaired: half a list of commands is a valid list of other commands. A
-    completion that was cut off voids every call in it, complete-looking ones too.
+    Nothing is repaired: half a list of commands is a valid list of other commands. If the
+    completion was cut off, no call of it is run, also none that looks complete.
 
-    The provider's state holds the arguments a second time, so it goes where they are too large:
-    the adapter then sends back the text and the calls as they stand here.
+    The provider's state holds the arguments a second time. If they are too large, it is dropped,
+    and the adapter sends back the text and the calls as they stand here.
     """
     cut_off = completion.finish_reason == "length"
     calls = [
@@ -86,7 +87,7 @@ def _examine_call(call: ToolCall, *, cut_off: bool, excess: bool) -> ToolCall:
     else:
         try:
             arguments = parse(call.arguments or "{}")
-            # White space is carried too, and what is not ASCII is longer there.
+            # The text travels with its white space, and as ASCII JSON, which may be longer.
             size = max(len(call.arguments), len(dumps(arguments)))
         except UnrepresentableValue as err:
             problem = scrub(f"the arguments are malformed or truncated: {err.message}", limit=300)
@@ -97,12 +98,12 @@ def _examine_call(call: ToolCall, *, cut_off: bool, excess: bool) -> ToolCall:
                 problem = over_limit(call.name, size)
     if problem is None:
         return replace(call, arguments=call.arguments or "{}")
-    # What cannot be run need not be carried whole through history.
+    # The arguments of a call that is not run need not travel whole.
     return replace(call, problem=problem, arguments=call.arguments[:2_000])
 
 
 def over_limit(tool: str, size: int) -> str | None:
-    """Say that a call's arguments have too many bytes of JSON; None where they have not."""
+    """Return the problem of a call whose arguments have too many bytes of JSON; None if none."""
     if size <= MAX_ARGUMENTS:
         return None
     return (

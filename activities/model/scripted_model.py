@@ -1,8 +1,8 @@
-"""A model that says what a script tells it, for tests and examples.
+"""`ScriptedModel`: a model that answers from a script, for tests and examples.
 
-The answer is chosen by how many assistant messages stand in the request, not by how often the
-model was asked. So it keeps no state: a worker that is killed and started again goes on at the
-right place, and a request that is sent again gets the same answer again.
+The number of assistant messages in the request chooses the answer, not the number of requests. So
+the model keeps no state: a worker that is killed and started again goes on at the right place, and
+a request that is sent again gets the same answer again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..contract.conversation import Completion, FinishReason, ToolCall
 from .model import ModelRequest
 
 Answer: TypeAlias = Completion | Exception | Callable[[ModelRequest], Completion]
-"""What the model says, raises, or works out from the request."""
+"""An answer of a script: what the model says, raises, or computes from the request."""
 
 
 class ScriptedModel:
@@ -26,8 +26,8 @@ class ScriptedModel:
     Args:
         name: The model's name.
         answers: The first answers a request without assistant messages, and so on. An exception
-            is raised each time that its turn is asked for: to fail once, pass a function.
-        count_file: Gets one line per call, and so counts over workers that were killed.
+            is raised at every request of its turn: to fail once, pass a function.
+        count_file: Gets one line for each request, and so counts over workers that were killed.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ScriptedModel:
         self._answers = list(answers)
         self._count_file = count_file
         self.calls = 0
-        """How often this object was asked."""
+        """How many requests this object got."""
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class ScriptedModel:
         return self._name
 
     async def complete(self, request: ModelRequest) -> Completion:
-        """Answer the turn that the request has come to. Safe to repeat: the same answer again.
+        """Return the answer for the turn of the request. Safe to repeat: the answer is the same.
 
         Raises:
             ModelRejected: The script has no answer for this turn.
@@ -70,7 +70,7 @@ class ScriptedModel:
 
 
 def say(text: str, *, finish_reason: FinishReason = "stop") -> Completion:
-    """An answer without calls."""
+    """Return an answer without calls."""
     return Completion(text=text, finish_reason=finish_reason)
 
 
@@ -80,11 +80,11 @@ def call(
     ids: Sequence[str] | None = None,
     finish_reason: FinishReason = "tool_calls",
 ) -> Completion:
-    """An answer that calls tools.
+    """Return an answer that calls tools.
 
     Args:
         *calls: Name and arguments of each; a string is taken as the raw JSON text.
-        text: What is said beside the calls.
+        text: The text beside the calls.
         ids: The calls' ids, ``call_1``, ``call_2``, … by default.
         finish_reason: Why the model stopped.
     """
