@@ -68,7 +68,7 @@ STICKY_SECONDS: Final = 1.0
 of a recovery; a second costs a rebuilt workflow now and then."""
 
 _PASSED_THROUGH: Final = (
-    # Workflow code of ours does no I/O at import; the sandbox need not load it anew per run.
+    # Workflow code of ours does no I/O at import; the sandbox need not load it again for each run.
     "commitline",
     "pydantic",
     "pydantic_core",

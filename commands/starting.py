@@ -96,12 +96,12 @@ def run(
     from ..operating import console
     from ..operating.actions import print_unknown
     from ..operating.dev_servers import ui_link
-    from ..operating.runs import follow, look_up
+    from ..operating.runs import follow
 
     async def work() -> None:
         async with await AgentClient.connect() as client:
             handle = await client.start(agent, prompt, id=id)
-            found = await look_up(client, id)
+            found = await handle.describe()
             if link := ui_link(client, found):
                 console.ERR.print(f"See it at {link}", soft_wrap=True)
             shown = {"id": id, "run_id": found.run_id, "ui": link}

@@ -16,10 +16,12 @@ from ..errors import ResetRefused
 from ..identity import Position, RunKey, parent_of
 from ..ledger import Action, Approval, Question, UndoReport
 from ..workflows.progress import Progress
-from . import decision, stop
 from .connection import Connection
+from .decision import answer, decide
 from .reset import Reset, reset_run
 from .run_workflow import RunState, RunWorkflow, run_key_of, state_of
+from .stop import stop
+from .undo import undo
 
 STOP_SECONDS: Final = 30.0
 """How long `AnyRun.stop` waits for a run's end by default."""
@@ -115,7 +117,7 @@ class AnyRun:
             LedgerUnavailable: Nothing has been stopped; stop it again.
             ConfigurationError: No database is configured.
         """
-        stopped = await stop.stop(
+        stopped = await stop(
             self._connection,
             self._workflow,
             reason=reason,
@@ -140,7 +142,7 @@ class AnyRun:
             LedgerUnavailable: No answer within the deadline.
             ConfigurationError: No database is configured.
         """
-        return await stop.undo(self._connection, self._workflow, reason=reason)
+        return await undo(self._connection, self._workflow, reason=reason)
 
     async def undo_report(self) -> UndoReport:
         """Return what of the run is undone, and what stands. Safe to repeat; it only reads.
@@ -230,7 +232,7 @@ class AnyRun:
             NotAuthorized: This person may not decide this.
             RunNotFound: No run has this id.
         """
-        await decision.decide(
+        await decide(
             self._connection,
             self._workflow,
             Position(position),
@@ -277,7 +279,7 @@ class AnyRun:
             NotAuthorized: This person may not answer this.
             RunNotFound: No run has this id.
         """
-        await decision.answer(self._connection, self._workflow, question, value, by=by)
+        await answer(self._connection, self._workflow, question, value, by=by)
 
 
 async def _status(workflow: RunWorkflow) -> RunStatus:

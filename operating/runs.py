@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rich.console import Console, RenderableType
 from rich.text import Text
-from temporalio.client import WorkflowExecution, WorkflowExecutionDescription
+from temporalio.client import WorkflowExecution
 
 from ..canonical import scrub
 from ..client import AgentClient
@@ -75,11 +75,6 @@ async def earlier_runs(client: AgentClient, id: str) -> Sequence[RunKey]:
     """Return the keys of the runs that had a workflow's id before its newest, newest first."""
     found = await (await client.ledger()).list_runs(workflow_id=id, limit=RUNS_AT_MOST)
     return [run.run_key for run in found[1:]]
-
-
-async def look_up(client: AgentClient, id: str) -> WorkflowExecutionDescription:
-    """Return Temporal's description of a run that was started."""
-    return await client.temporal.get_workflow_handle(id).describe()
 
 
 async def follow(run: RunHandle, console: Console) -> RunResult:

@@ -1,7 +1,12 @@
-"""Pytest fixtures with real servers: ``pytest_plugins = ["commitline.testing.fixtures"]``.
+"""Pytest fixtures with real servers, for the tests of an application.
 
-The servers start with the first test that asks for them, once per session. Every test gets a
-database of its own, copied from one that was migrated once. Needs ``pytest-asyncio`` and
+    pytest_plugins = ["commitline.testing.fixtures"]  # in conftest.py
+
+    async def test_an_order_is_charged_once(temporal_client, database_url):
+        ...  # start a worker with these, then a run
+
+The servers start once per session, with the first test that uses them. Every test has a database
+of its own, which is a copy of one migrated database. The fixtures need ``pytest-asyncio`` and
 ``pip install 'commitline[dev-server]'``.
 """
 
@@ -29,8 +34,8 @@ TEMPLATE: Final = "commitline_template"
 
 @pytest.fixture(scope="session")
 def devstack() -> Iterator[DevStack]:
-    """A Temporal server in memory, without UI, and a Postgres; gone after the session."""
-    # Not pytest's own tmp_path: it is closed to the user that Postgres runs as under root.
+    """A Temporal server in memory, without its UI, and a Postgres; both end with the session."""
+    # Not pytest's tmp_path: under root, Postgres runs as another user, who may not enter it.
     data_dir = Path(tempfile.mkdtemp(prefix="commitline-"))
     try:
         with DevStack(data_dir, ui_port=None, persistent=False) as stack:
@@ -46,14 +51,14 @@ def database_template(devstack: DevStack) -> str:
 
     _run(devstack, sql.SQL("create database {}").format(sql.Identifier(TEMPLATE)))
     url = devstack.url_of(TEMPLATE)
-    with ThreadPoolExecutor(1) as thread:  # a loop of its own, out of the way of pytest-asyncio's
+    with ThreadPoolExecutor(1) as thread:  # asyncio.run() needs a thread without a running loop
         thread.submit(lambda: asyncio.run(migrate(url))).result()
     return TEMPLATE
 
 
 @pytest.fixture
 def database_url(devstack: DevStack, database_template: str) -> Iterator[str]:
-    """A database of the test's own, migrated and empty; dropped afterwards, whoever is on it."""
+    """A database for this test alone, migrated and empty; it is dropped afterwards."""
     name = f"test_{uuid.uuid4().hex}"
     names = {"name": sql.Identifier(name), "template": sql.Identifier(database_template)}
     _run(devstack, sql.SQL("create database {name} template {template}").format(**names))
@@ -64,7 +69,7 @@ def database_url(devstack: DevStack, database_template: str) -> Iterator[str]:
 
 @pytest_asyncio.fixture
 async def temporal_client(devstack: DevStack) -> Client:
-    """A client of the session's Temporal server, with the default data converter."""
+    """A client of the session's Temporal server, with Temporal's default data converter."""
     return await Client.connect(devstack.temporal_address)
 
 

@@ -1,4 +1,4 @@
-"""A local HTTP server that speaks enough of OpenAI's Chat Completions API to be scripted.
+"""A local HTTP server with a script, which speaks a part of OpenAI's Chat Completions API.
 
 In a test, on a thread of its own:
 
@@ -14,13 +14,13 @@ Request number n gets answer number n, which is one of:
 
 - ``{"message": {...}, "finish_reason": ..., "usage": {...}}``: a completion. ``finish_reason``
   is ``tool_calls`` or ``stop`` unless it is given.
-- ``{"status": 429, "headers": {...}, "body": ...}``: sent as it stands, whatever the path, so
-  errors can be had over any provider's protocol. A body that is no string is sent as JSON.
+- ``{"status": 429, "headers": {...}, "body": ...}``: sent unchanged, for every path, so a script
+  can have errors in any provider's protocol. A body that is not a string is sent as JSON.
 - ``{"drop": True}``: the connection is closed without an answer.
 
-Told which call ids its provider takes, it is as strict as the real ones: status 400 instead of
-the answer where an id breaks the rule, stands for two calls, or is not answered exactly once,
-right after its message. It reads the Responses API, Anthropic's and Google's requests as well.
+With ``call_ids`` the server is as strict as real providers. It answers with status 400 if a call id
+breaks the rule, is used for two calls, or does not have exactly one result right after its message.
+It also reads requests of OpenAI's Responses API, of Anthropic and of Google.
 
     OpenAIServer(script, call_ids="[a-zA-Z0-9]{9}")  # or --call-ids; this is Mistral's rule
 """
@@ -44,13 +44,13 @@ Answer: TypeAlias = dict[str, Any]
 
 
 class OpenAIServer:
-    """Serves a script from the moment that its context is entered until it is left.
+    """Serves a script; start it with ``with``.
 
     Args:
         script: The answers, in order.
-        port: Where to listen; any free port by default.
-        call_ids: The regular expression that the whole of every call id must match, and with
-            it all the checks of calls and results; none by default.
+        port: The port to listen on; any free one by default.
+        call_ids: A regular expression that every call id must match as a whole. It also turns on
+            the other checks of calls and results.
     """
 
     def __init__(
@@ -60,18 +60,18 @@ class OpenAIServer:
         self._call_ids = call_ids
         self._lock = threading.Lock()
         self.requests: list[dict[str, Any]] = []
-        """The bodies received, in order, those that were answered with an error too."""
+        """The bodies of all requests, in order; those answered with an error are among them."""
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
 
     @property
     def url(self) -> str:
-        """Where it listens, without a path."""
+        """Its address, without a path."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @property
     def base_url(self) -> str:
-        """What an OpenAI client is given."""
+        """The base URL for an OpenAI client."""
         return f"{self.url}/v1"
 
     def __enter__(self) -> Self:
@@ -137,12 +137,12 @@ class OpenAIServer:
 
 
 def tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    """One item of a message's ``tool_calls``; the arguments are sent as they stand."""
+    """Return one item of a message's ``tool_calls``; the arguments are sent unchanged."""
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve a script until interrupted, after one line that says where."""
+    """Print the base URL, then serve a script until interrupted."""
     parser = argparse.ArgumentParser(prog="python -m commitline.testing.openai_server")
     parser.add_argument("script", type=Path, help="a JSON file with the list of answers")
     parser.add_argument("--port", type=int, default=0)
@@ -179,7 +179,7 @@ _Said: TypeAlias = tuple[Literal["call", "result", "other"], str]
 
 
 def calls_and_results(body: dict[str, Any]) -> Iterator[_Said]:
-    """List a request's calls and results with their ids, and where anything else is said."""
+    """List a request's calls and results with their ids, and ``other`` for every other message."""
     for item in body.get("messages") or body.get("input") or body.get("contents") or []:
         content = item.get("parts") or item.get("content")
         blocks = content if isinstance(content, list) else []
@@ -210,7 +210,7 @@ _PLACES: Final[list[tuple[Literal["call", "result"], str, str]]] = [
     ("result", "function_call_output", "call_id"),
     ("result", "functionResponse", "id"),
 ]
-"""What each provider calls it, by type, role or key, and where its id stands."""
+"""How each provider names calls and results, by type, role or key, and the key of the id."""
 
 
 def _fault(body: dict[str, Any], rule: str) -> str | None:
@@ -222,15 +222,15 @@ def _fault(body: dict[str, Any], rule: str) -> str | None:
             if not re.fullmatch(rule, call_id):
                 return f"the call id {call_id!r} does not match {rule}"
             if call_id in seen:
-                return f"the call id {call_id!r} stands for two calls"
+                return f"the call id {call_id!r} is used for two calls"
             seen.add(call_id)
             waiting.add(call_id)
         elif kind == "result":
             if call_id not in waiting:
-                return f"a result answers {call_id!r}, which no call before it waits for"
+                return f"a result has the call id {call_id!r}, and no call before it waits for one"
             waiting.remove(call_id)
         elif waiting:
-            return f"no result answers {sorted(waiting)}"
+            return f"there is no result for {sorted(waiting)}"
     return None
 
 

@@ -1,4 +1,10 @@
-"""Real processes to kill: workers and a provider, as tests and the demo use them."""
+"""Workers and a provider in processes of their own, so that a test can kill them.
+
+with ProviderProcess() as provider, WorkerProcess("shop:app", ...) as worker:
+    ...  # start a run
+    worker.kill()
+    assert provider.effects("charge:4821") == 1
+"""
 
 from __future__ import annotations
 
@@ -18,10 +24,11 @@ from ..crash import VARIABLE
 
 
 class ProviderProcess:
-    """`commitline.testing.provider` in a process of its own; start it with ``with``.
+    """A provider that counts, in a process of its own; start it with ``with``.
 
     Args:
-        module: What runs; any module that serves as that one does.
+        module: The module to run. It prints its address first, as `commitline.testing.provider`
+            does.
     """
 
     def __init__(self, module: str = "commitline.testing.provider") -> None:
@@ -70,9 +77,9 @@ class ProviderProcess:
             return dict(json.load(answer))
 
     def behave(self, **behaviour: Any) -> None:
-        """Set how it behaves: ``delay_seconds``, ``drop_replies``, ``decline``, ….
+        """Set how it behaves: ``delay_seconds``, ``drop_replies``, ``decline`` and others.
 
-        What is not named goes back to its default.
+        Everything that is not named goes back to its default.
         """
         request = urllib.request.Request(  # noqa: S310
             f"{self.url}/behaviour", json.dumps(behaviour).encode()
@@ -81,7 +88,7 @@ class ProviderProcess:
 
 
 class Process(Protocol):
-    """What is asked of a worker's process; `subprocess.Popen` is one."""
+    """The process of a worker, as `WorkerProcess` uses it; `subprocess.Popen` is one."""
 
     pid: int
 
@@ -94,7 +101,7 @@ class Process(Protocol):
         ...
 
     def send_signal(self, sig: int, /) -> None:
-        """Send it a signal; nothing if it has ended."""
+        """Send it a signal, unless it has ended."""
         ...
 
     def terminate(self) -> None:
@@ -107,15 +114,16 @@ class Process(Protocol):
 
 
 class WorkerProcess:
-    """A worker in a process of its own, which may be told where to die.
+    """A worker in a process of its own, which can kill itself at a crash point.
 
     Args:
         app: ``module:attribute``.
-        environment: Added to this process's: addresses, settings.
-        crash_at: A crash point, ``point`` or ``point@tool``.
-        log: Where its output goes; appended to.
-        cwd: Where it runs, and so what ``app`` may be imported from.
-        module: What runs; any module that takes the app as its argument.
+        environment: Variables to add to those of this process: addresses, settings.
+        log: The file to which its output is appended.
+        crash_at: The crash point at which it kills itself, ``point`` or ``point@tool``; see
+            `commitline.crash`.
+        cwd: The folder in which it runs; ``app`` can be imported from there.
+        module: The module to run. It takes the app as its argument, as `commitline.worker` does.
     """
 
     def __init__(
@@ -161,10 +169,10 @@ class WorkerProcess:
         )
 
     def wait_until_killed(self, seconds: float = 60) -> float:
-        """Wait until it has killed itself; return the monotonic time of that.
+        """Wait until it has killed itself; return when, by the monotonic clock.
 
         Raises:
-            AssertionError: It ended otherwise; the message has the end of its log.
+            AssertionError: It ended in another way; the message has the end of its log.
         """
         assert self.process is not None
         status = self.process.wait(seconds)
@@ -180,7 +188,7 @@ class WorkerProcess:
         return self.process.wait(seconds)
 
     def kill(self) -> None:
-        """Send SIGKILL and wait; nothing if it has ended."""
+        """Send SIGKILL, unless it has ended, and wait for its end."""
         assert self.process is not None
         if self.process.poll() is None:
             self.process.kill()

@@ -1,14 +1,20 @@
-"""A fake provider in a process of its own, which counts what reached it.
+"""A fake provider that counts what reaches it, in a process of its own.
 
-It stands for the outside world in tests and in the demo: payments with idempotency keys,
-mails without. It counts *requests* (what was sent to it) and *effects* (what it did), so
-that a test can look at the world and not at what the code believes.
+It stands for the outside world in tests and in the demo: payments with idempotency keys, mails
+without. It counts *requests* (what was sent to it) and *effects* (what it did). So a test can
+compare the ledger with the world. `commitline.testing.processes.ProviderProcess` starts it:
 
     python -m commitline.testing.provider --port 8900
 
-Payments behave as published APIs do: same key and same body replay the first answer, same
-key and another body are refused (400), a request while the first is under way gets 409.
-What was done without a key can be looked up by the ``reference`` that its body named.
+Payments behave as public APIs do: the same key with the same body gets the first answer again,
+the same key with another body is refused (400), and a request gets 409 while the first one is under
+way. A request without a key can be looked up by the ``reference`` that its body named.
+
+    POST /charges, /mails, /anything_with_an_s   an effect of that kind
+    GET  /lookup/charge/REFERENCE                the answer that the request got, or 404
+    GET  /orders/4821                            an order: a read, no effect
+    GET  /stats                                  the counters
+    POST /behaviour                              how to behave from now on (`Behaviour`)
 """
 
 from __future__ import annotations
@@ -25,20 +31,21 @@ from urllib.parse import unquote
 
 
 @dataclass
-class _Behaviour:
-    """What a test may ask of the provider; ``POST /behaviour`` sets it."""
+class Behaviour:
+    """How the provider behaves; ``POST /behaviour`` sets it."""
 
     delay_seconds: float = 0.0
-    """Between the effect and the answer."""
+    """How long it waits between the effect and the answer."""
     drop_replies: int = 0
-    """So many next answers are never sent."""
+    """How many of the next answers it does not send."""
     decline: bool = False
-    """Charges are refused (402), without effect."""
+    """Whether it refuses charges (402), without effect."""
     refuses: list[str] = field(default_factory=list)
-    """Kinds of requests that are refused (422), without effect: ``handover``."""
+    """The kinds of requests that it refuses (422), without effect: ``handover``."""
     forget_keys_after_seconds: float | None = None
+    """How long it knows an idempotency key; None is for ever."""
     faults: float = 0.0
-    """The share of requests that fail, in a world that has faults (the soak's)."""
+    """The share of requests that fail, if the world is one that fails (see the soak)."""
 
 
 @dataclass
@@ -53,11 +60,13 @@ class World:
     """Everything that has happened."""
 
     effects: Counter[str] = field(default_factory=Counter)
+    """How often each thing happened: ``charge:4821``."""
     requests: Counter[str] = field(default_factory=Counter)
-    keys: list[dict[str, Any]] = field(default_factory=list)
-    """Each request with an effect in mind: kind, key, body, time, and whether it had its effect,
-    in order of arrival."""
-    behaviour: _Behaviour = field(default_factory=_Behaviour)
+    """How many requests of each kind arrived: ``charge``."""
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    """Every request for an effect, in order of arrival: kind, key, body, time, and whether it had
+    its effect."""
+    behaviour: Behaviour = field(default_factory=Behaviour)
     _known: dict[str, _Remembered] = field(default_factory=dict)
     _by_reference: dict[str, dict[str, Any]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -65,14 +74,14 @@ class World:
     def act(
         self, kind: str, key: str | None, body: bytes, *, slow_seconds: float = 0.0
     ) -> tuple[int, dict[str, Any]]:
-        """Take one request that wants an effect; return status and answer."""
+        """Handle one request for an effect; return status and answer."""
         data = json.loads(body)
         subject = f"{kind}:{data.get('order_id') or data.get('to')}"
         with self._lock:
             self.requests[kind] += 1
             request: dict[str, Any] = {"kind": kind, "key": key, "body": body.decode()}
             request |= {"at": time.time(), "effect": False}
-            self.keys.append(request)
+            self.sent.append(request)
             remembered = self._remembered(key)
             if remembered is not None:
                 return _answer_again(remembered, body)
@@ -95,7 +104,7 @@ class World:
         return 200, answer
 
     def look_up(self, kind: str, reference: str) -> tuple[int, dict[str, Any]]:
-        """Say whether a request that named this reference has had its effect."""
+        """Return the answer to the request that named this reference; 404 if it had no effect."""
         with self._lock:
             found = self._by_reference.get(f"{kind}:{reference}")
         return (404, {"error": "not found"}) if found is None else (200, found)
@@ -106,11 +115,11 @@ class World:
             return {
                 "effects": dict(self.effects),
                 "requests": dict(self.requests),
-                "sent": list(self.keys),
+                "sent": list(self.sent),
             }
 
     def take_drop(self) -> bool:
-        """Whether this answer is one to drop."""
+        """Whether to drop this answer; counts it as dropped."""
         with self._lock:
             dropped = self.behaviour.drop_replies > 0
             self.behaviour.drop_replies -= dropped
@@ -149,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         if self.path == "/behaviour":
-            self.world.behaviour = _Behaviour(**json.loads(body))
+            self.world.behaviour = Behaviour(**json.loads(body))
             return self._answer(200, {})
         kind = self.path.strip("/").removesuffix("s")
         status, answer = self.world.act(kind, self.headers.get("Idempotency-Key"), body)
@@ -159,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(status, answer)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: what counts is counted."""
+        """Print nothing: the counters say what arrived."""
 
     def _answer(self, status: int, data: dict[str, Any]) -> None:
         text = json.dumps(data).encode()
@@ -174,7 +183,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: clients are killed in the middle of a request; that is what it is for."""
+        """Print nothing: tests kill clients in the middle of a request."""
 
 
 def serve(
@@ -186,7 +195,7 @@ def serve(
 
 
 def main(world: World | None = None) -> None:
-    """Serve until killed; the first line printed is the address."""
+    """Serve until killed; print the address first."""
     parser = argparse.ArgumentParser(description="A fake provider that counts.")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--host", default="127.0.0.1", help="what it listens on")

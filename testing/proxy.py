@@ -1,7 +1,7 @@
-"""A TCP proxy to put before Postgres, which cuts, freezes and delays the connections.
+"""A TCP proxy in front of Postgres that cuts, freezes and delays connections.
 
-It stands for a database that restarts, hangs or is far away, and for a network that loses
-an answer. The program under test is given ``proxy.url(...)`` and nothing else changes:
+It stands for a database that restarts, hangs or is far away, and for a network that loses an
+answer. The program under test gets ``proxy.url(...)`` as its database URL; nothing else changes:
 
     with TcpProxy.before(database_url) as proxy:
         worker = WorkerProcess(app, environment={"DATABASE_URL": proxy.url(database_url)}, ...)
@@ -9,8 +9,8 @@ an answer. The program under test is given ``proxy.url(...)`` and nothing else c
         ...
         proxy.drop()
 
-It works on a thread and a loop of its own, so whoever uses it may block. Each of its methods
-may be called from any thread, and has taken effect when it returns.
+The proxy runs on a thread and an event loop of its own, so a test may block. Each method may be
+called from any thread, and has taken effect when it returns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from psycopg.conninfo import conninfo_to_dict
 T = TypeVar("T")
 Upstream: TypeAlias = tuple[str, int] | Path
 Held: TypeAlias = asyncio.Queue[tuple[float, bytes]]
-"""What was sent and not yet passed on: when it is due, and the bytes; none for the end."""
+"""Bytes that arrived and were not passed on yet, with the time at which to pass them on. No bytes
+mean the end of the connection."""
 
 HOST: Final = "127.0.0.1"
 CHUNK_BYTES: Final = 65_536
@@ -41,8 +42,8 @@ REPLACED: Final = {"host", "hostaddr", "port", "sslmode", "gssencmode"}
 class TcpProxy:
     """Passes bytes between its clients and a server; start it with ``with``.
 
-    ``cut``, ``freeze`` and ``delay`` do not undo each other: ``restore``, ``thaw`` and a delay
-    of 0 do. What is held is held in memory, without a limit.
+    ``restore`` ends ``cut``, ``thaw`` ends ``freeze``, and a delay of 0 ends ``delay``; none ends
+    another one. Held bytes are kept in memory, without a limit.
 
     Args:
         upstream: The server: host and port (IPv4), or the path of a Unix socket.
@@ -55,7 +56,7 @@ class TcpProxy:
         self._refusing = False
         self._connections: set[_Connection] = set()
         self.port = 0
-        """Where it listens on 127.0.0.1, the same from ``with`` to the end."""
+        """The port on 127.0.0.1; it stays the same inside ``with``."""
 
     @classmethod
     def before(cls, database_url: str) -> Self:
@@ -67,7 +68,7 @@ class TcpProxy:
         info = conninfo_to_dict(database_url)
         host = str(info.get("hostaddr") or info.get("host") or "")
         if not host or "," in host:
-            raise ValueError("the database URL must name one host to put a proxy before")
+            raise ValueError("the database URL must name exactly one host")
         port = int(info.get("port") or 5432)
         return cls(Path(host) / f".s.PGSQL.{port}" if host.startswith("/") else (host, port))
 
@@ -105,13 +106,13 @@ class TcpProxy:
 
     @property
     def connections(self) -> int:
-        """How many connections stand: neither side of the proxy has closed them."""
+        """How many connections are open on both sides of the proxy."""
         return self._do(self._count())
 
     def cut(self) -> None:
         """Reset all connections, and every new one, until ``restore``.
 
-        What is held is lost. What the server has already been told, it goes on with.
+        Held bytes are lost. The server goes on with what it has received already.
         """
         self._do(self._refuse(True))
         self._do(self._reset_all())
@@ -121,36 +122,36 @@ class TcpProxy:
         self._do(self._refuse(False))
 
     def drop(self) -> None:
-        """Reset all connections, as ``cut`` does, and accept new ones, unless it is cut."""
+        """Reset all connections, as ``cut`` does, but accept new ones."""
         self._do(self._reset_all())
 
     def freeze(self) -> None:
-        """Pass nothing on, neither way, until ``thaw``.
+        """Pass on nothing, in neither direction, until ``thaw``.
 
-        Connections stay, new ones are accepted, and nobody gets an answer. Also the end of a
-        connection is held: the server hears of it after what was sent before. A chunk that a
-        slow receiver has got a part of is passed on whole.
+        Connections stay open, and new ones are accepted. The end of a connection is held, too:
+        the server sees it after the bytes that were sent before it. If a slow receiver has got a
+        part of a chunk, it gets the rest.
         """
         self._do(self._let(requests=False, answers=False))
 
     def freeze_answers(self) -> None:
-        """Pass on what clients send, and hold what the server answers, until ``thaw``."""
+        """Pass on what clients send, and hold the server's answers, until ``thaw``."""
         self._do(self._let(requests=True, answers=False))
 
     def thaw(self) -> None:
-        """Pass on what was held, in order, and what comes."""
+        """Pass on held bytes, in order, and then whatever arrives."""
         self._do(self._let(requests=True, answers=True))
 
     def delay(self, seconds: float) -> None:
-        """Hold for so long whatever arrives from now on, each way; 0 for not at all.
+        """Hold everything that arrives from now on for that long, in each direction.
 
-        A round trip takes twice as long. What has arrived before keeps its time, and nothing
-        overtakes it.
+        A round trip takes twice as long. Bytes that arrived before keep their time, and the order
+        stays.
         """
         self._do(self._slow_down(seconds))
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it on the proxy's own loop and wait for it."""
+        """Run a coroutine on the proxy's loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _count(self) -> int:
@@ -171,7 +172,7 @@ class TcpProxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _accept(self) -> None:
-        with suppress(BlockingIOError):  # the client has gone already
+        with suppress(BlockingIOError):  # the client has closed already
             client, _ = self._listener.accept()
             if self._refusing:
                 _reset_at_close(client).close()
@@ -187,7 +188,7 @@ class TcpProxy:
 
 
 class _Gate:
-    """What all connections do with the bytes of one direction."""
+    """Holds the bytes of one direction, for all connections."""
 
     def __init__(self) -> None:
         self.delay_seconds = 0.0
@@ -201,13 +202,13 @@ class _Gate:
             self._open.clear()
 
     async def passed(self) -> None:
-        """Return when it is open; not merely when it was, for a moment."""
+        """Return when it is open; being opened for a moment is not enough."""
         while not self._open.is_set():
             await self._open.wait()
 
 
 class _Connection:
-    """One client, and the connection to the server that is made for it."""
+    """A client, and the connection to the server that belongs to it."""
 
     def __init__(self, client: socket.socket, requests: _Gate, answers: _Gate) -> None:
         self._client = client
@@ -216,14 +217,14 @@ class _Connection:
         self.stands = True
 
     def start(self, upstream: Upstream) -> asyncio.Task[None]:
-        """Begin to carry; the task's end is the end of the connection."""
+        """Begin to pass bytes; the end of the task is the end of the connection."""
         self._task = asyncio.get_running_loop().create_task(self._carry(upstream))
-        # Not in a `finally` of the task: cancelled before its first step, it has none.
+        # Not in a `finally` of the task: cancelled before its first step, the task runs none.
         self._task.add_done_callback(lambda _: self._client.close())
         return self._task
 
     def reset(self) -> asyncio.Task[None]:
-        """Have it end at once; return the task that does."""
+        """End it at once; return its task."""
         self.stands = False
         _reset_at_close(self._client)
         self._task.cancel()
@@ -239,7 +240,7 @@ class _Connection:
             await self._exchange(server)
 
     async def _exchange(self, server: socket.socket) -> None:
-        """Pass on both ways until the server has ended and the client was told."""
+        """Pass bytes in both directions until the server has closed and the client has seen it."""
         requests: Held = asyncio.Queue()
         answers: Held = asyncio.Queue()
         create_task = asyncio.get_running_loop().create_task
@@ -261,7 +262,7 @@ class _Connection:
 
 
 async def _take(source: socket.socket, held: Held, gate: _Gate) -> None:
-    """Hold what one side sends, until it has ended, whatever the other side does."""
+    """Hold what one side sends until it closes, whatever the other side does."""
     loop = asyncio.get_running_loop()
     chunk = b"to begin with"
     while chunk:
@@ -273,14 +274,14 @@ async def _take(source: socket.socket, held: Held, gate: _Gate) -> None:
 
 
 async def _give(target: socket.socket, held: Held, gate: _Gate) -> None:
-    """Pass on what is held when it is due and the gate is open, the end as the last."""
+    """Pass on held bytes when they are due and the gate is open, and the end last."""
     loop = asyncio.get_running_loop()
     chunk = b"to begin with"
     while chunk:
         due, chunk = await held.get()
         await asyncio.sleep(due - loop.time())
         await gate.passed()
-        with suppress(OSError):  # the receiver has gone; the sender may still have a word for us
+        with suppress(OSError):  # the receiver has closed; the sender may still send
             if chunk:
                 await loop.sock_sendall(target, chunk)
             else:
@@ -294,7 +295,7 @@ def _socket_for(upstream: Upstream) -> socket.socket:
 
 
 def _without_delay(connection: socket.socket) -> socket.socket:
-    """Make it a socket for a loop, and one that sends at once."""
+    """Make it a socket for an event loop that sends without delay."""
     connection.setblocking(False)
     if connection.family == socket.AF_INET:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -302,6 +303,6 @@ def _without_delay(connection: socket.socket) -> socket.socket:
 
 
 def _reset_at_close(connection: socket.socket) -> socket.socket:
-    """Have its peer see a reset, and lose what is not sent yet, when it is closed."""
+    """When it is closed, its peer sees a reset, and bytes that are not sent yet are lost."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return connection

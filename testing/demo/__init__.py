@@ -1,10 +1,17 @@
-"""The demonstration: the shop, its workers killed at every named point, on real servers.
+"""The demonstration: a shop whose workers are killed at every crash point, on real servers.
 
-``commitline demo`` is this package. Each scenario has a database, a provider process and a
-task queue of its own; a worker process that is killed with SIGKILL, mostly by itself where it
-is told to; and another worker that finishes the run. Then the world is counted, not the code's
-opinion of it: the provider says what it did, how often and in which order, the ledger what it
-holds.
+``commitline demo`` runs this package. Each scenario has its own database, provider process and task
+queue. A worker process is killed with SIGKILL, and another worker finishes the run. Then the demo
+counts what happened outside: the provider says what it did, how often and in which order; the
+ledger says which rows it holds.
+
+    scenarios   what goes wrong, and when
+    stage       servers, a database and a provider for each scenario
+    play        one scenario under way
+    baseline    the same shop on plain Temporal, without the ledger
+    timeline    what was seen of a scenario, in order
+    verdicts    what must be true afterwards
+    report      what the demo prints
 """
 
 from .play import Result

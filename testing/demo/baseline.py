@@ -1,9 +1,8 @@
-"""The same shop on plain Temporal: what one writes by hand, without the ledger.
+"""The same shop on plain Temporal, as one writes it by hand, without the ledger.
 
-A workflow, a model activity, and each tool as an activity of its own with Temporal's default
-retry policy. The tool functions are the shop's own. What is missing is somebody who knows,
-before the call, under which key it will be made: so each attempt makes one up, as an activity
-without such help does, and to the provider a second attempt is a second customer's wish.
+There is a workflow, a model activity, and an activity for each tool with Temporal's default retry
+policy. The tool functions are the shop's own. Nothing chooses an idempotency key before the call
+and keeps it. So each attempt makes one up, and to the provider a second attempt is another charge.
 
     python -m commitline.testing.demo.baseline commitline.examples.shop.app:app
 """
@@ -33,14 +32,14 @@ from ...logs import configure_logging
 from ...worker import STICKY_SECONDS, load_app
 
 PLAIN_AGENT: Final = "PlainAgent"
-_ASK_MODEL: Final = "ask_model"
+_REQUEST_MODEL: Final = "request_model"
 _ATTEMPT: Final = timedelta(seconds=5)
-"""Start-to-close: without heartbeats, also how soon a dead worker is noticed."""
+"""Start-to-close time-out. There are no heartbeats, so Temporal notices a dead worker by it."""
 
 
 @workflow.defn(name=PLAIN_AGENT)
 class PlainAgent:
-    """The loop of an agent: ask, call side by side, ask again."""
+    """The loop of an agent: request the model, call its tools side by side, and again."""
 
     @workflow.run
     async def run(self, prompt: str) -> str:
@@ -49,7 +48,7 @@ class PlainAgent:
         step = 0
         while True:
             completion: Completion = await workflow.execute_activity(
-                _ASK_MODEL, messages, result_type=Completion, start_to_close_timeout=_ATTEMPT
+                _REQUEST_MODEL, messages, result_type=Completion, start_to_close_timeout=_ATTEMPT
             )
             if not completion.calls:
                 return completion.text
@@ -77,15 +76,15 @@ class PlainAgent:
 def _model_activity(app: App) -> Callable[..., Any]:
     agent = app.agents[0]
 
-    @activity.defn(name=_ASK_MODEL)
-    async def ask_model(messages: list[Message]) -> Completion:
+    @activity.defn(name=_REQUEST_MODEL)
+    async def request_model(messages: list[Message]) -> Completion:
         model = app.model(agent=agent.name, name=agent.model_name)
         tools = [tool.definition for tool in agent.tools]
         return await model.complete(
             ModelRequest(agent.model_name, agent.instructions, tools, messages)
         )
 
-    return ask_model
+    return request_model
 
 
 def _tool_activity(tool: Tool) -> Callable[..., Any]:
@@ -116,7 +115,7 @@ async def run_plain_worker(app_name: str) -> None:
         workflows=[PlainAgent],
         activities=[_model_activity(app), *(_tool_activity(tool) for tool in app.tools)],
         workflow_runner=UnsandboxedWorkflowRunner(),
-        # As our own worker has it, so that only the ledger makes the difference.
+        # As Commitline's worker has it, so that the ledger is the only difference.
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
     )
     structlog.get_logger("commitline").info("worker.started", app=app_name, pid=os.getpid())
@@ -124,7 +123,7 @@ async def run_plain_worker(app_name: str) -> None:
 
 
 def main() -> None:
-    """Be the process."""
+    """Run the worker of the app that the command names."""
     configure_logging()
     asyncio.run(run_plain_worker(sys.argv[1]))
 

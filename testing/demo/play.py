@@ -45,7 +45,7 @@ class Result:
     scenario: Scenario
     world: World
     recovery_seconds: float | None
-    """From the last kill, the charge or the approval to the end of the run; None if it did not
+    """From the last kill, the charge or the approval to the end of the run; None if the run did not
     end."""
     faults: Sequence[str]
     timeline: Sequence[Entry] = field(repr=False)
@@ -83,11 +83,11 @@ class Play:
     """One scenario under way.
 
     Args:
-        scenario: What happens.
-        client: Of its database and task queue.
-        provider: Counts what reaches it, from this run alone.
-        environment: Of its workers.
-        folder: For logs; exists.
+        scenario: What goes wrong, and when.
+        client: A client of the scenario's database and task queue.
+        provider: A provider that only this run calls.
+        environment: Environment variables of its workers.
+        folder: An existing folder for its logs.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class Play:
         self._environment = environment
         self._folder = folder
         self._timeline = Timeline(provider)
-        self._asked: Sequence[Approval] = ()
+        self._waiting: Sequence[Approval] = ()
         self._decided_at: float | None = None
-        """By the wall clock, as the provider's times are."""
+        """By the wall clock, like the times of the provider."""
 
     async def play(self) -> Result:
-        """Play it to its end, and count."""
+        """Play it to its end; return what was counted."""
         handle = await self._start()
         self._timeline.add("demo", f"started the run {handle.id}")
         ended = asyncio.ensure_future(_end(handle))
@@ -133,7 +133,7 @@ class Play:
             )
         if mishap == "undo":
             self._provider.behave(refuses=["handover"])
-            # An example imports what its users do; to a type checker that is another package.
+            # An example imports `commitline` as users do: another package to a type checker.
             plan: Any = fulfil("4821", 4900)
             await self._client.start_plan(plan, id=run_id)
         elif mishap == "approval":
@@ -144,7 +144,7 @@ class Play:
         return self._client.temporal.get_workflow_handle(run_id)
 
     async def _go_through(self, run_id: str, ended: asyncio.Future[None]) -> float:
-        """Have happen what the scenario says; return the seconds of `Result`."""
+        """Do what the scenario says; return its `Result.recovery_seconds`."""
         if self._scenario.mishap in ("hang", "outage"):
             return await self._through_a_mishap(ended)
         if self._scenario.mishap == "approval":
@@ -156,7 +156,7 @@ class Play:
         return await self._until_ended(last, ended, killed_at)
 
     async def _until_killed(self, name: str, crash_at: str) -> float:
-        """Run a worker until it has killed itself; return the monotonic time of that."""
+        """Run a worker until it has killed itself; return when, by the monotonic clock."""
         with self._worker(name, crash_at=crash_at) as worker:
             process = worker.process
             assert process is not None
@@ -183,7 +183,7 @@ class Play:
         return round(took, 2)
 
     async def _through_a_mishap(self, ended: asyncio.Future[None]) -> float:
-        """Run one worker through what kills nobody; return the seconds since the charge."""
+        """Run one worker through a hang or an outage; return the seconds since the charge."""
         hangs = self._scenario.mishap == "hang"
         self._provider.behave(delay_seconds=HANG_SECONDS if hangs else 1.0)
         database = self._environment["COMMITLINE_DATABASE_URL"]
@@ -194,10 +194,10 @@ class Play:
             await self._watch(lambda: self._provider.effects("charge:4821") > 0, "no charge")
             charged_at = time.monotonic()
             if not hangs:
-                await self._take_the_ledger_away(proxy)
+                await self._cut_off_the_ledger(proxy)
             return await self._end_of_run("worker 1", ended, since=charged_at, what="the charge")
 
-    async def _take_the_ledger_away(self, proxy: TcpProxy) -> None:
+    async def _cut_off_the_ledger(self, proxy: TcpProxy) -> None:
         await self._look_at_ledger("worker 1")
         proxy.cut()
         self._timeline.add("demo", "GONE is the database, for the worker")
@@ -208,33 +208,33 @@ class Play:
     async def _through_an_approval(self, run: AnyRun, ended: asyncio.Future[None]) -> float:
         """Kill the worker while a call waits, approve it; return the seconds since then."""
         with self._worker("worker 1") as worker:
-            await self._watch(self._is_asked_or_sent, "nobody was asked")
-            # A call that asks and does not wait would be sent now.
+            await self._watch(self._waits_or_is_sent, "no call waited for a person")
+            # A call that does not wait for its approval would be sent now.
             await self._let_pass(WAIT_SECONDS)
             worker.kill()
             worker.wait_until_killed()
-            waits = "".join(f" while {one.tool} waits for a person" for one in self._asked)
+            waits = "".join(f" while {one.tool} waits for a person" for one in self._waiting)
             self._timeline.add("worker 1", f"KILLED (SIGKILL){waits}")
         self._timeline.look()
         await self._look_at_ledger("worker 1", at_the_kill=True)
         await self._let_pass(WAIT_SECONDS)
         self._timeline.add("demo", f"no worker was alive for {WAIT_SECONDS:g} s")
         with self._worker("worker 2"):
-            await self._watch(lambda: _is_held(run), "worker 2 did not take the run up")
+            await self._watch(lambda: _is_answered(run), "worker 2 did not take the run up")
             await self._let_pass(WAIT_SECONDS)
             reached = len(self._provider.stats()["sent"])
             self._timeline.add("worker 2", f"has the run; requests at the provider: {reached}")
             approved_at = time.monotonic()
-            for one in self._asked:
+            for one in self._waiting:
                 self._timeline.add("ada", f"approves {one.tool}({one.args})")
                 self._decided_at = time.time()
                 await run.decide(one.position, approve=True, by="ada")
-            what = "the approval" if self._asked else "that"
+            what = "the approval" if self._waiting else "that"
             return await self._end_of_run("worker 2", ended, since=approved_at, what=what)
 
-    async def _is_asked_or_sent(self) -> bool:
-        self._asked = await (await self._client.ledger()).approvals.list()
-        return bool(self._asked or self._provider.stats()["sent"])
+    async def _waits_or_is_sent(self) -> bool:
+        self._waiting = await (await self._client.ledger()).approvals.list()
+        return bool(self._waiting or self._provider.stats()["sent"])
 
     def _worker(
         self, name: str, *, crash_at: str | None = None, database: str = ""
@@ -323,8 +323,8 @@ class Play:
         return ", ".join(one.state for one in asked)
 
 
-async def _is_held(run: AnyRun) -> bool:
-    """Whether a worker answers for the run, as one does that has read its history."""
+async def _is_answered(run: AnyRun) -> bool:
+    """Whether a worker has read the run's history, and so answers a query."""
     return (await run.status()).progress is not None
 
 
@@ -333,5 +333,5 @@ def _held(action: Action) -> str:
 
 
 async def _end(handle: WorkflowHandle[Any, Any]) -> None:
-    with suppress(WorkflowFailureError):  # an end too; which one is counted
+    with suppress(WorkflowFailureError):  # that is an end, too; its kind is counted
         await handle.result()

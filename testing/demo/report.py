@@ -28,14 +28,14 @@ _STYLES: Final = {
 
 
 def introduction(count: int) -> str:
-    """Say what is about to happen."""
+    """Return what the demo is about to do, in words."""
     what = "scenario" if count == 1 else "scenarios"
     return (
         f"Playing {count} {what}, {AT_A_TIME} at a time, on real servers of their own. In most, "
         "a shop's agent calls three tools at once (lookup_order, charge_card, send_receipt). Its "
         "worker is killed with SIGKILL, and a second worker finishes the run; or a tool hangs; or "
-        "the database is gone when the charge is to be recorded. In two more, a plan fails and is "
-        "undone, and a refund waits for a person, while workers are killed.\n"
+        "the database is gone when the worker has to record the charge. In two more, a plan fails "
+        "and is undone, and a refund waits for a person, while workers are killed.\n"
     )
 
 
@@ -126,7 +126,7 @@ def _seconds(result: Result) -> str:
 
 
 def explanation(results: Sequence[Result]) -> str:
-    """Say what the table shows."""
+    """Return what the tables show, in words."""
     wrong = [result for result in results if result.faults]
     if wrong:
         return "\n".join(

@@ -16,7 +16,7 @@ APPROVAL: Final = "approval"
 Mishap = Literal["kill", "hang", "outage", "undo", "approval"]
 
 HANG_SECONDS: Final = 6.0
-"""How long the provider keeps its answer to itself."""
+"""How long the provider holds back its answer."""
 TOOL_TIMEOUT: Final = 2.0
 OUTAGE_SECONDS: Final = 10.0
 WAIT_SECONDS: Final = 1.0
@@ -36,19 +36,19 @@ _OF_THE_MODEL: Final = ("after_completion", "completion_recorded")
 
 @dataclass(frozen=True)
 class Scenario:
-    """One run of the shop, to which something happens."""
+    """One run of the shop, and what goes wrong in it."""
 
     name: str
     crash_at: str = ""
-    """Where its first worker is killed, if it is."""
+    """The crash point at which its first worker kills itself; empty for none."""
     then_at: str = ""
-    """Where its second one is, if it is."""
+    """The crash point of its second worker; empty for none."""
     mishap: Mishap = "kill"
     guarded: bool = True
-    """False: the same tools as plain Temporal activities, by `baseline`."""
+    """Whether Commitline runs it; if not, the tools are plain Temporal activities (`baseline`)."""
     requests: int | None = None
-    """How many charge requests the provider must see: a second one only where the worker died
-    between sending and recording. None where the kill of another call leaves it open."""
+    """How many charge requests must reach the provider. There is a second one only if the worker
+    dies between sending and recording. None if the kill of another call leaves it open."""
 
     @property
     def where(self) -> str:
@@ -78,7 +78,7 @@ class Scenario:
 
     @property
     def pays(self) -> bool:
-        """Whether it is about one charge; else about what is undone, or approved."""
+        """Whether it is about one charge; otherwise it is about an undo or an approval."""
         return self.mishap not in ("undo", "approval")
 
 

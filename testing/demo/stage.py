@@ -1,7 +1,7 @@
-"""Gives each scenario what it needs to be played: servers, a database, a provider.
+"""Gives each scenario what it needs: servers, a database, a provider.
 
-Everything belongs to the demo and ends with it: the stack lies in a temporary folder, every
-process is started by a ``with`` block. On Ctrl-C the blocks are left as on any other way out.
+Everything that the demo starts ends with it: the servers lie in a temporary folder, and a ``with``
+block starts every process. Ctrl-C leaves these blocks as every other way out does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ...client import AgentClient
 from ...config import Settings
 from ...devstack import DevStack
 from ...ledger import migrate
+from ..environment import clean_environment, sigterm_as_interrupt
 from ..processes import ProviderProcess
-from ..surroundings import own_environment, terminating_as_interrupt
 from .play import Play, Result
 from .scenarios import SCENARIOS, Scenario
 
@@ -41,9 +41,9 @@ def run_demo(
     Call it from the main thread.
 
     Args:
-        names: Of scenarios; empty means all.
+        names: Names of scenarios; empty means all.
         started: Called when the servers are up.
-        finished: Called with each result as soon as it is there.
+        finished: Called with the result of each scenario when that has ended.
 
     Raises:
         ConfigurationError: The servers' packages are missing, or they did not come up.
@@ -52,8 +52,8 @@ def run_demo(
     folder = Path(tempfile.mkdtemp(prefix="commitline-demo-"))
     try:
         with (
-            own_environment(),
-            terminating_as_interrupt(),
+            clean_environment(),
+            sigterm_as_interrupt(),
             DevStack(folder, ui_port=None, persistent=False) as stack,
         ):
             started()
@@ -87,10 +87,10 @@ async def play(scenario: Scenario, temporal: Client, stack: DevStack, folder: Pa
     """Play one scenario on a running stack.
 
     Args:
-        scenario: Where the first worker dies.
+        scenario: What goes wrong, and when.
         temporal: Connected to the stack's server.
         stack: Gives the scenario a database of its own.
-        folder: For logs; exists.
+        folder: An existing folder for its logs.
     """
     settings = Settings(
         database_url=await _new_database(stack, folder.name),
@@ -117,13 +117,15 @@ async def play(scenario: Scenario, temporal: Client, stack: DevStack, folder: Pa
 
 @asynccontextmanager
 async def _provider() -> AsyncIterator[ProviderProcess]:
-    """Start it in a thread: it takes a while, and other scenarios are being watched."""
+    """Start a provider in a thread: that takes a while, and other scenarios go on meanwhile."""
     with ExitStack() as stack:
         entering = asyncio.ensure_future(asyncio.to_thread(stack.enter_context, ProviderProcess()))
         try:
             yield await asyncio.shield(entering)
         finally:
-            await asyncio.wait({entering})  # else a process that starts now would be left
+            await asyncio.wait(
+                {entering}
+            )  # otherwise a process that starts now would never be stopped
 
 
 async def _new_database(stack: DevStack, name: str) -> str:

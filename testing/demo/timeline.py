@@ -1,7 +1,7 @@
 """What was seen of a scenario, in order: from worker logs, the provider and the ledger.
 
-Nothing here is what ought to have happened. A line is a log event that a worker wrote, a
-request that the provider counted, a row that Postgres holds, or something that the demo did.
+A line is a log event that a worker wrote, a request that the provider counted, a row that Postgres
+holds, or something that the demo did. No line is made up from what should have happened.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Timeline:
         return sorted(self._entries, key=lambda entry: entry.seconds)
 
     def add(self, who: str, text: str, *, at: float | None = None) -> None:
-        """Add what was seen now, or at a time of the wall clock."""
+        """Add a line for now, or for a time by the wall clock."""
         moment = time.time() if at is None else at
         self._entries.append(Entry(max(moment - self._began, 0.0), who, text))
 
@@ -99,7 +99,7 @@ class Timeline:
         self._logs[worker] = (log, 0)
 
     def look(self) -> None:
-        """See what is new at the provider and in the logs."""
+        """Add what is new at the provider and in the logs."""
         self._look_at_provider()
         for worker, (log, seen) in self._logs.items():
             lines = log.read_bytes().splitlines(keepends=True) if log.exists() else []
@@ -109,7 +109,7 @@ class Timeline:
             self._logs[worker] = (log, len(whole))
 
     def look_at_rows(self, actions: Sequence[Action], *, worker: str) -> None:
-        """See which rows are new since the last look: their claims were this worker's."""
+        """Add the rows that are new since the last look: this worker claimed them."""
         for action in actions:
             if action.key not in self._claims_seen and action.dispatched_at is not None:
                 self._claims_seen.add(action.key)
@@ -131,12 +131,12 @@ class Timeline:
     def _add_event(self, worker: str, line: bytes) -> None:
         try:
             event = json.loads(line)
-            told = _EVENTS.get(event["event"])
+            in_words = _EVENTS.get(event["event"])
             at = datetime.fromisoformat(event["timestamp"]).timestamp()
         except (ValueError, KeyError, TypeError):
-            return  # not an event of ours: a library's own line
-        if told is not None:
-            self.add(worker, told(event), at=at)
+            return  # a line of a library, no event
+        if in_words is not None:
+            self.add(worker, in_words(event), at=at)
 
 
 def effects(stats: Mapping[str, Any], kind: str) -> int:

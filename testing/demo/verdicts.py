@@ -1,6 +1,6 @@
-"""What is counted of a scenario, and what of it is wrong.
+"""What is counted after a scenario, and what of it is wrong.
 
-The provider's own count is asked first: what it was sent, in order, and what of that took effect.
+The provider's count matters most: what it was sent, in order, and which requests had an effect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .scenarios import Scenario
 
 DONE: Final = ("reservation", "charge", "shipment")
 UNDONE: Final = ("cancellation", "refund", "release")
-"""What undoes those, in the order in which it must."""
+"""What undoes those, in the order in which it must happen."""
 _TO_BE_SENT: Final = {
     **dict.fromkeys((*DONE, *UNDONE, "handover"), 1),
     # A worker dies between each of these and its record.
@@ -36,18 +36,18 @@ _OF_THE_PLAN: Final = {
 
 @dataclass(frozen=True)
 class Sent:
-    """A request, as the provider took it down."""
+    """A request that reached the provider."""
 
     kind: str
     key: str | None
     body: str
     effect: bool = True
-    """Whether it had its effect: not where it was refused, or its key was known."""
+    """Whether it had an effect: it had none if it was refused or repeated a key."""
 
 
 @dataclass(frozen=True)
 class World:
-    """What is counted when a run has ended."""
+    """What is counted after a run has ended."""
 
     charges: int
     mails: int
@@ -60,9 +60,9 @@ class World:
     undo: str = ""
     """What the ledger says of the run's undo: ``compensated``."""
     approval: str = ""
-    """What the ledger says was decided about the call that waits for a person."""
+    """What the ledger records as the decision about the call that waited."""
     early: int = 0
-    """Requests that reached the provider before that."""
+    """How many requests reached the provider before that decision."""
 
     @property
     def effects(self) -> Sequence[str]:
@@ -76,7 +76,7 @@ def faults(scenario: Scenario, world: World) -> list[str]:
         twice = world.charges > 1
         return [] if twice else ["the baseline did not charge twice: the demo shows nothing"]
     checks = {"undo": _undone, "approval": _approved}.get(scenario.mishap, _paid_once)
-    return [told for told, holds in checks(scenario, world).items() if not holds]
+    return [text for text, holds in checks(scenario, world).items() if not holds]
 
 
 def _paid_once(scenario: Scenario, world: World) -> Mapping[str, bool]:
@@ -112,7 +112,7 @@ def _undone(_: Scenario, world: World) -> Mapping[str, bool]:
         **{f"{kind}: {times[kind]} effects": times[kind] == 1 for kind in (*DONE, *UNDONE)},
         "handover: an effect, and it was refused": times["handover"] == 0,
         f"the order was {', '.join(first)}": first == [*DONE, *UNDONE],
-        f"what stands: {', '.join(stands)}": not stands,
+        f"not undone: {', '.join(stands)}": not stands,
         f"the ledger says {world.undo!r}": world.undo == "compensated",
         **_sent_as(world, _TO_BE_SENT),
         f"rows: {_rows(world)}": _rows(world) == sorted(_OF_THE_PLAN.items()),
@@ -123,8 +123,8 @@ def _approved(_: Scenario, world: World) -> Mapping[str, bool]:
     refunds = world.effects.count("refund")
     return {
         f"the run is {world.run}": world.run == "completed",
-        "nobody was asked": world.approval != "",
-        f"what was asked about is {world.approval}": world.approval in ("", "approved"),
+        "no call waited for a person": world.approval != "",
+        f"the approval is {world.approval}": world.approval in ("", "approved"),
         f"{world.early} requests before the approval": world.early == 0,
         f"refund: {refunds} effects": refunds == 1,
         **_sent_as(world, {"refund": 1}),
@@ -133,7 +133,7 @@ def _approved(_: Scenario, world: World) -> Mapping[str, bool]:
 
 
 def _sent_as(world: World, wanted: Mapping[str, int]) -> Mapping[str, bool]:
-    """Return what is to hold of the requests: so many of each kind, of a kind all the same."""
+    """Return what must hold of the requests: how many of each kind, with one key and body."""
     times = Counter(one.kind for one in world.sent)
     kinds = dict.fromkeys(chain(wanted, times))
     return {

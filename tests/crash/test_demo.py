@@ -321,7 +321,7 @@ def named(name: str) -> Scenario:
             {"sent": sent(*DONE, "refund", "cancellation", "release")},
             "the order was reservation, charge, shipment, refund, cancellation, release",
         ),
-        ({"sent": sent(*DONE, *UNDONE[:2])}, "what stands: reservation"),
+        ({"sent": sent(*DONE, *UNDONE[:2])}, "not undone: reservation"),
         ({"sent": sent(*DONE, *UNDONE)}, "refund: 1 requests"),
         ({"sent": [*PLAN_UNDONE.sent, *sent("mail")]}, "mail: 1 requests"),
         (
@@ -342,8 +342,8 @@ def test_what_must_not_become_of_a_plan_that_failed_is_called_wrong(
     ("other", "fault"),
     [
         ({"run": "running"}, "the run is running"),
-        ({"approval": ""}, "nobody was asked"),
-        ({"approval": "expired"}, "what was asked about is expired"),
+        ({"approval": ""}, "no call waited for a person"),
+        ({"approval": "expired"}, "the approval is expired"),
         ({"early": 1}, "1 requests before the approval"),
         ({"sent": []}, "refund: 0 effects"),
         ({"sent": sent("refund", "refund")}, "refund: 2 effects"),

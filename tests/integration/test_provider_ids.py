@@ -534,11 +534,11 @@ def _chat(*calls: str, results: Sequence[str]) -> list[dict[str, Any]]:
     [
         (_chat("abcdefghi", results=["abcdefghi"]), None),
         (_chat("call_1", results=["call_1"]), "does not match"),
-        (_chat("abcdefghi", results=[]), "no result answers"),
-        (_chat("abcdefghi", results=["abcdefghj"]), "no call before it waits for"),
-        (_chat("abcdefghi", results=["abcdefghi"] * 2), "no call before it waits for"),
-        (_chat("abcdefghi", "abcdefghi", results=["abcdefghi"]), "stands for two calls"),
-        (_chat("abcdefghi", results=["abcdefghi"]) * 2, "stands for two calls"),
+        (_chat("abcdefghi", results=[]), "there is no result for"),
+        (_chat("abcdefghi", results=["abcdefghj"]), "no call before it waits for one"),
+        (_chat("abcdefghi", results=["abcdefghi"] * 2), "no call before it waits for one"),
+        (_chat("abcdefghi", "abcdefghi", results=["abcdefghi"]), "is used for two calls"),
+        (_chat("abcdefghi", results=["abcdefghi"]) * 2, "is used for two calls"),
     ],
 )
 def test_a_strict_server_refuses_what_a_provider_would(

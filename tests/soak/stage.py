@@ -24,9 +24,9 @@ from commitline.config import Settings
 from commitline.devstack import DevStack
 from commitline.errors import CommitlineError
 from commitline.ledger import ActionLedger, migrate
+from commitline.testing.environment import clean_environment, sigterm_as_interrupt
 from commitline.testing.processes import ProviderProcess
 from commitline.testing.proxy import TcpProxy
-from commitline.testing.surroundings import own_environment, terminating_as_interrupt
 from commitline.tests.soak import provider as faulty_provider
 from commitline.tests.soak.app import PROVIDER
 from commitline.tests.soak.chaos import Chaos, Workers, faults
@@ -75,8 +75,8 @@ def run_soak(
     folder = Path(tempfile.mkdtemp(prefix="commitline-soak-"))
     try:
         with (
-            own_environment(**{faulty_provider.SEED: str(seed)}),
-            terminating_as_interrupt(),
+            clean_environment(**{faulty_provider.SEED: str(seed)}),
+            sigterm_as_interrupt(),
             DevStack(folder, ui_port=None, persistent=False) as stack,
             TcpProxy.before(stack.database_url) as proxy,
             ProviderProcess(faulty_provider.__name__) as provider,

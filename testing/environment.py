@@ -1,4 +1,4 @@
-"""What a play on servers of its own needs around it: a clean environment, one way out."""
+"""A clean environment for servers that a program starts for itself, and one way to stop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ _FOREIGN: Final = ("TEMPORAL_", "COMMITLINE_", "SHOP_", "SOAK_")
 
 
 @contextmanager
-def own_environment(**added: str) -> Iterator[None]:
-    """Keep the settings of the caller's own servers from the processes that are started here."""
+def clean_environment(**added: str) -> Iterator[None]:
+    """Hide the settings of other servers from the processes that are started inside.
+
+    Args:
+        added: Variables to set inside.
+    """
     before = dict(os.environ)
     for name in before:
         if name.startswith(_FOREIGN):
             del os.environ[name]
-    # Nor may Temporal's configuration file, in the user's home, name another server.
+    # Temporal's configuration file in the user's home may name another server, too.
     os.environ.update(TEMPORAL_CONFIG_FILE=os.devnull, **added)
     try:
         yield
@@ -28,8 +32,8 @@ def own_environment(**added: str) -> Iterator[None]:
 
 
 @contextmanager
-def terminating_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM what Ctrl-C is: the way out that stops everything."""
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Make SIGTERM do what Ctrl-C does, so that every ``with`` block stops its process."""
     before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         yield
