@@ -197,10 +197,15 @@ class LedgerUnavailable(LedgerError):
 
 
 class SchemaMismatch(LedgerError):
-    """The database's schema is older than this code needs."""
+    """The database's schema is older than this code needs, or is not this code's at all."""
 
     code = "CL207"
     remedy = "Run `commitline migrate` with the newest version that uses this database."
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        if remedy is not None:
+            self.remedy = remedy
 
 
 class MissingActionHeader(LedgerError):

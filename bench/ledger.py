@@ -185,7 +185,7 @@ async def run(database_url: str, *, rounds: int, progress: Console) -> dict[str,
     await migrate(database_url)
     async with ledger_pool(database_url) as pool, ledger_pool(database_url) as bare_pool:
         ledger = ActionLedger(pool)
-        await ledger.open_run(
+        await ledger.runs.open(
             run_key=RUN,
             workflow_id="bench-ledger",
             agent="bench",

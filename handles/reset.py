@@ -26,7 +26,8 @@ from ..canonical import scrub
 from ..errors import ResetRefused, RunNotFound
 from ..identity import Position, RunKey, is_from, position_below, position_in_parent, step_of
 from ..ledger import Action, ActionLedger, Run
-from ..ledger.threads import check_goes_back, check_not_stopped
+from ..ledger.run_rules import check_not_stopped
+from ..ledger.thread_rules import check_goes_back
 
 _ALL: Final = 1_000_000
 _MODEL_TURN: Final = "{step}.model"
@@ -73,7 +74,7 @@ async def reset_run(
         ResetRefused: It was stopped for good, or has no such turn.
         StaleThread: Another run has written its conversation since.
     """
-    run = await ledger.get_run(run_key)
+    run = await ledger.runs.get(run_key)
     if run is None:
         raise RunNotFound(f"the ledger has no run {run_key}")
     await _check(ledger, run)

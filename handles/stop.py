@@ -40,7 +40,7 @@ async def stop(
     if described.status not in _MAY_GO_ON:
         return workflow
     ledger = await connection.ledger()
-    await ledger.stop_run(
+    await ledger.runs.stop(
         await run_key_of(described),
         workflow_id=workflow.id,
         agent="",
@@ -70,7 +70,7 @@ async def _undo_if_ended(connection: Connection, workflow: RunWorkflow, reason: 
         return
     run_key = await run_key_of(described)
     ledger = await connection.ledger()
-    found = await ledger.get_run(run_key)
+    found = await ledger.runs.get(run_key)
     if found is None or found.undo_ended_at is not None:
         return
     if (await ledger.undo.report(run_key)).state == "partly compensated":

@@ -10,7 +10,7 @@ from ..activities.contract.conversation import Message, ToolCall, ToolResult, Us
 from ..activities.contract.wire import from_text
 from ..identity import RunKey
 from ..ledger import StoredMessage
-from ..ledger.threads import MessageRole
+from ..ledger.thread_records import MessageRole
 
 
 @dataclass(frozen=True)

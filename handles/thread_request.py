@@ -99,7 +99,7 @@ class ThreadRequests:
             raise ConversationTooLarge(f"the text has {len(text)} characters, over {MAX_TEXT}")
         ledger = await self._connection.ledger()
         if "/" in self._thread_id:
-            owner = await ledger.get_run(RunKey(self._thread_id))
+            owner = await ledger.runs.get(RunKey(self._thread_id))
             if owner is not None and await self._is_open(owner):
                 raise ThreadBusy(f"the run {owner.workflow_id!r} writes its own conversation")
         return await ledger.threads.receive(

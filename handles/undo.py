@@ -38,12 +38,12 @@ async def undo(connection: Connection, workflow: RunWorkflow, *, reason: str) ->
         raise UndoRefused(f"the run {workflow.id!r} is running")
     ledger = await connection.ledger()
     why = scrub(reason or NO_REASON, limit=1_000)
-    found = await ledger.get_run(run_key)
+    found = await ledger.runs.get(run_key)
     if found is None:
         return await ledger.undo.report(run_key)  # it was never opened: it did nothing
     if found.state == "running":
         # It was terminated, or timed out, and could not say so; no reset takes it up now.
-        await ledger.stop_run(
+        await ledger.runs.stop(
             run_key, workflow_id=workflow.id, agent="", reason=why, attempt_at=described.start_time
         )
     reported = await _run_undo(connection, workflow.id, run_key, why)

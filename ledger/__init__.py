@@ -11,30 +11,43 @@ from ..exports import lazy
 if TYPE_CHECKING:
     from .action_ledger import ActionLedger
     from .approvals import Approval, ApprovalLedger, ApprovalRequest
-    from .claim_rules import AlreadyDone, Busy, Claim, Dispatched, Intended, LookUp, Owned, Parked
+    from .claim_results import (
+        Accepted,
+        AlreadyDone,
+        Busy,
+        Claim,
+        Dispatched,
+        HeldClaim,
+        LookUp,
+        Parked,
+    )
     from .migration import check_schema, migrate
     from .notifications import listen
     from .outbox import intend
     from .pool import ledger_pool
     from .question_rules import Question, QuestionRequest
     from .questions import QuestionLedger
-    from .records import Action, ActionRequest, Attempt, Effect, Outcome, Run
-    from .relay import GoneRun, Queued, RelayLedger, Waiting
+    from .records import Action, ActionRequest, Attempt, Effect, Outcome
+    from .relay import RelayLedger
+    from .relay_rules import LostRun, QueuedAction, RelayEntry
+    from .run_records import Run
+    from .runs import RunLedger
     from .sub_runs import SubRunLedger
-    from .threads import (
+    from .thread_records import (
         Committed,
         Conversation,
         NewMessage,
         Request,
         StoredMessage,
         Thread,
-        ThreadLedger,
         Turn,
     )
+    from .threads import ThreadLedger
     from .undo import UndoLedger
     from .undo_rules import ActionFate, DueUndo, UndoReport
 
 __all__ = [
+    "Accepted",
     "Action",
     "ActionFate",
     "ActionLedger",
@@ -51,20 +64,21 @@ __all__ = [
     "Dispatched",
     "DueUndo",
     "Effect",
-    "GoneRun",
-    "Intended",
+    "HeldClaim",
     "LookUp",
+    "LostRun",
     "NewMessage",
     "Outcome",
-    "Owned",
     "Parked",
     "Question",
     "QuestionLedger",
     "QuestionRequest",
-    "Queued",
+    "QueuedAction",
+    "RelayEntry",
     "RelayLedger",
     "Request",
     "Run",
+    "RunLedger",
     "StoredMessage",
     "SubRunLedger",
     "Thread",
@@ -72,7 +86,6 @@ __all__ = [
     "Turn",
     "UndoLedger",
     "UndoReport",
-    "Waiting",
     "check_schema",
     "intend",
     "ledger_pool",
@@ -81,44 +94,45 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Accepted": ".claim_results",
     "Action": ".records",
     "ActionFate": ".undo_rules",
     "ActionLedger": ".action_ledger",
     "ActionRequest": ".records",
-    "AlreadyDone": ".claim_rules",
+    "AlreadyDone": ".claim_results",
     "Approval": ".approvals",
     "ApprovalLedger": ".approvals",
     "ApprovalRequest": ".approvals",
     "Attempt": ".records",
-    "Busy": ".claim_rules",
-    "Claim": ".claim_rules",
-    "Committed": ".threads",
-    "Conversation": ".threads",
-    "Dispatched": ".claim_rules",
+    "Busy": ".claim_results",
+    "Claim": ".claim_results",
+    "Committed": ".thread_records",
+    "Conversation": ".thread_records",
+    "Dispatched": ".claim_results",
     "DueUndo": ".undo_rules",
     "Effect": ".records",
-    "GoneRun": ".relay",
-    "Intended": ".claim_rules",
-    "LookUp": ".claim_rules",
-    "NewMessage": ".threads",
+    "HeldClaim": ".claim_results",
+    "LookUp": ".claim_results",
+    "LostRun": ".relay_rules",
+    "NewMessage": ".thread_records",
     "Outcome": ".records",
-    "Owned": ".claim_rules",
-    "Parked": ".claim_rules",
+    "Parked": ".claim_results",
     "Question": ".question_rules",
     "QuestionLedger": ".questions",
     "QuestionRequest": ".question_rules",
-    "Queued": ".relay",
+    "QueuedAction": ".relay_rules",
+    "RelayEntry": ".relay_rules",
     "RelayLedger": ".relay",
-    "Request": ".threads",
-    "Run": ".records",
-    "StoredMessage": ".threads",
+    "Request": ".thread_records",
+    "Run": ".run_records",
+    "RunLedger": ".runs",
+    "StoredMessage": ".thread_records",
     "SubRunLedger": ".sub_runs",
-    "Thread": ".threads",
+    "Thread": ".thread_records",
     "ThreadLedger": ".threads",
-    "Turn": ".threads",
+    "Turn": ".thread_records",
     "UndoLedger": ".undo",
     "UndoReport": ".undo_rules",
-    "Waiting": ".relay",
     "check_schema": ".migration",
     "intend": ".outbox",
     "ledger_pool": ".pool",

@@ -1,21 +1,22 @@
-"""`ApprovalLedger`: what a person has to approve, and the one decision about it.
+"""`ApprovalLedger`: the calls that a person has to approve, and the one decision about each.
 
 The row names the call (its action key), what it would do (effective arguments, which never
 change) and until when. A decision is a compare-and-set on the row: the first one counts, and
-it outlives a reset, a workflow retry and a continue-as-new of the run that asked.
+it outlives a reset, a workflow retry and a continue-as-new of the run that requested it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 from ..canonical import storable
 from ..errors import ApprovalRefused, PlanDivergence, RunNotRunning
 from ..identity import ActionKey, Position, RunKey, action_key, epoch_of, step_of
-from .calls import Connection, LedgerCalls, Row, execute, fetch
+from .calls import Connection, LedgerCalls, execute, fetch
+from .run_records import Run
 
 Decision = Literal["approved", "rejected", "expired"]
 
@@ -27,29 +28,35 @@ class Approval:
     key: ActionKey
     """The action key of the call."""
     run_key: RunKey
+    """The run that makes the call."""
     position: Position
+    """Where in the run the call stands."""
     thread_id: str
+    """The conversation."""
     tool: str
+    """The name of the tool."""
     args: str
     """JSON text: what the person decides about."""
     requested_digest: str
-    asked_at: datetime
+    """Of the arguments as the plan had them."""
+    requested_at: datetime
+    """When the approval was requested."""
     expires_at: datetime | None
+    """Until when it may be decided; None is for ever."""
     decision: Decision | None
+    """None while it waits."""
     decided_by: str | None
+    """The person; ``nobody`` where it has expired."""
     decided_at: datetime | None
+    """When they decided."""
     reason: str | None
+    """Why, in the person's words."""
     edited_args: str | None
-    """JSON text: what the person made of them."""
+    """JSON text: the arguments as the person changed them."""
     workflow_id: str
     """Of its run: where a decision goes."""
     now: datetime
     """The database's clock when the row was read."""
-
-    @classmethod
-    def from_row(cls, row: Row) -> Approval:
-        """Read a row as psycopg gives it, which may have columns of a later release."""
-        return cls(**{name: row[name] for name in _COLUMNS})
 
     @property
     def state(self) -> Literal["waiting", "approved", "rejected", "expired"]:
@@ -65,20 +72,22 @@ class Approval:
         return self.args if self.edited_args is None else self.edited_args
 
 
-_COLUMNS = tuple(found.name for found in fields(Approval))
-
-
 @dataclass(frozen=True)
 class ApprovalRequest:
-    """What is asked."""
+    """A call for which an approval is requested."""
 
     run_key: RunKey
+    """The run that makes the call."""
     position: Position
+    """Where in the run the call stands."""
     thread_id: str
+    """The conversation."""
     tool: str
+    """The name of the tool."""
     args: str
     """JSON text of the effective arguments."""
     requested_digest: str
+    """Of the arguments as the plan had them."""
     expires_after: timedelta | None
     """None: it waits for ever."""
 
@@ -91,19 +100,21 @@ class ApprovalRequest:
 class ApprovalLedger(LedgerCalls):
     """Approvals over an open psycopg pool (see `ledger_pool`)."""
 
-    async def ask(
+    async def request(
         self, request: ApprovalRequest, *, attempt_at: datetime | None = None
     ) -> Approval:
-        """Ask, or return what was asked and decided. Safe to repeat: the first question stands.
+        """Request an approval, or return the one that was requested, with its decision.
+
+        Safe to repeat: the first request stands.
 
         Args:
-            request: What is asked.
+            request: The call.
             attempt_at: When the caller's attempt began, by the engine's clock. A run that had
                 ended before goes on with it, as with a claim: a request may have come while its
                 conversation's run was closed.
 
         Raises:
-            PlanDivergence: Another call was asked about at this position; final.
+            PlanDivergence: The approval of another call was requested at this position; final.
             RunNotRunning: The run may start nothing any more.
             LedgerUnavailable: No answer within the deadline.
         """
@@ -114,38 +125,39 @@ class ApprovalLedger(LedgerCalls):
             "step": step_of(request.position) or 0,
         }
 
+        async def request_it(connection: Connection) -> Approval | None:
+            await execute(connection, "request_approval", **parameters)
+            return await fetch(connection, Approval, "get_approval", key=request.key)
+
         async def work(connection: Connection) -> Approval:
-            await execute(connection, "ask_approval", **parameters)
-            row = await fetch(connection, "get_approval", key=request.key)
-            if row is None and attempt_at is not None:
+            found = await request_it(connection)
+            if found is None and attempt_at is not None:
                 at = {"run_key": request.run_key, "attempt_at": attempt_at}
-                await fetch(connection, "reopen_run", **at)
-                await execute(connection, "ask_approval", **parameters)
-                row = await fetch(connection, "get_approval", key=request.key)
-            if row is None:
+                await execute(connection, "reopen_run", **at)
+                found = await request_it(connection)
+            if found is None:
                 raise await _not_running(connection, request)
-            return Approval.from_row(row)
+            return found
 
         found = await self._call(work)
-        check_same(found, request.tool, request.requested_digest)
+        check_same_call(found, request.tool, request.requested_digest)
         return found
 
-    async def go_on(self, run_key: RunKey, *, attempt_at: datetime) -> None:
+    async def reopen_run(self, run_key: RunKey, *, attempt_at: datetime) -> None:
         """Open a run again that has ended, for an execution that began after its end.
 
-        As a claim does: a gated call comes before any. Safe to repeat.
+        As a claim does: a call that is approved first comes before any claim. Safe to repeat.
         """
-        await self._maybe("reopen_run", run_key=run_key, attempt_at=attempt_at)
+        await self._execute("reopen_run", run_key=run_key, attempt_at=attempt_at)
 
     async def get(self, key: ActionKey) -> Approval | None:
         """Return one approval, expired if it is; safe to repeat."""
 
-        async def work(connection: Connection) -> Row | None:
-            await execute(connection, "expire", key=key)
-            return await fetch(connection, "get_approval", key=key)
+        async def work(connection: Connection) -> Approval | None:
+            await execute(connection, "expire_approval", key=key)
+            return await fetch(connection, Approval, "get_approval", key=key)
 
-        row = await self._call(work)
-        return None if row is None else Approval.from_row(row)
+        return await self._call(work)
 
     async def decide(
         self,
@@ -161,12 +173,12 @@ class ApprovalLedger(LedgerCalls):
         Args:
             key: The action key of the call.
             approve: Whether it is carried out.
-            by: Who says so; kept on the row, as `storable` has it.
-            reason: Why, kept the same way; told to the model where it is rejected.
-            edited_args: JSON text: other arguments than were asked about, valid for the tool.
+            by: The person; kept on the row, as `storable` has it.
+            reason: Why, kept the same way; the model reads it where the call is rejected.
+            edited_args: JSON text: other arguments than the requested ones, valid for the tool.
 
         Raises:
-            ApprovalRefused: It was decided otherwise, has expired, was never asked about, or
+            ApprovalRefused: It was decided otherwise, has expired, was never requested, or
                 its run acts no more.
             LedgerUnavailable: No answer within the deadline; decide again.
         """
@@ -180,16 +192,15 @@ class ApprovalLedger(LedgerCalls):
         }
 
         async def work(connection: Connection) -> Approval:
-            row = await fetch(connection, "decide", **parameters)
-            if row is not None:
-                return Approval.from_row(row)
-            await execute(connection, "expire", key=key)
-            row = await fetch(connection, "get_approval", key=key)
-            if row is None:
+            decided = await fetch(connection, Approval, "decide", **parameters)
+            if decided is not None:
+                return decided
+            await execute(connection, "expire_approval", key=key)
+            found = await fetch(connection, Approval, "get_approval", key=key)
+            if found is None:
                 raise ApprovalRefused(f"nothing was asked about {key}")
-            found = Approval.from_row(row)
-            said = (found.decision, found.decided_by, found.edited_args)
-            if said == (decision, by, edited_args):
+            earlier = (found.decision, found.decided_by, found.edited_args)
+            if earlier == (decision, by, edited_args):
                 return found
             raise ApprovalRefused(_why_not(found))
 
@@ -198,18 +209,17 @@ class ApprovalLedger(LedgerCalls):
     async def list(
         self, run_key: RunKey | None = None, *, only_waiting: bool = True, limit: int = 1000
     ) -> Sequence[Approval]:
-        """Return what waits for a person, longest first, or all that was asked; it only reads."""
-        rows = await self._all(
-            "list_approvals", run_key=run_key, only_waiting=only_waiting, limit=limit
+        """Return those that wait for a person, longest first, or all of them; it only reads."""
+        return await self._fetch_all(
+            Approval, "list_approvals", run_key=run_key, only_waiting=only_waiting, limit=limit
         )
-        return [Approval.from_row(row) for row in rows]
 
 
-def check_same(found: Approval, tool: str, requested_digest: str) -> None:
+def check_same_call(found: Approval, tool: str, requested_digest: str) -> None:
     """Refuse to take an approval for another call.
 
     Raises:
-        PlanDivergence: The plan has another call at this position than was asked about.
+        PlanDivergence: The plan has another call at this position than the requested one.
     """
     if found.tool != tool or found.requested_digest != requested_digest:
         raise PlanDivergence(
@@ -219,9 +229,9 @@ def check_same(found: Approval, tool: str, requested_digest: str) -> None:
 
 
 async def _not_running(connection: Connection, request: ApprovalRequest) -> RunNotRunning:
-    run = await fetch(connection, "get_run", run_key=request.run_key)
-    # Stopping, it is to be cancelled, and perhaps undone; it has not failed.
-    stopping = run is not None and run["state"] == "stopping"
+    run = await fetch(connection, Run, "get_run", run_key=request.run_key)
+    # A stopping run is cancelled, and perhaps undone; it has not failed.
+    stopping = run is not None and run.state == "stopping"
     return RunNotRunning(f"the run of {request.key} may start nothing any more", stopping=stopping)
 
 

@@ -14,13 +14,26 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.rows import AsyncRowFactory
 
 from ..errors import LedgerUnavailable, Unstorable
 from .deadline import within
 from .pool import Connection, Pool
+from .rows import record_row
 from .sql import QUERIES
 
-__all__ = ["Connection", "LedgerCalls", "Row", "execute", "fetch", "fetch_all", "fetch_each"]
+__all__ = [
+    "Connection",
+    "LedgerCalls",
+    "Row",
+    "execute",
+    "fetch",
+    "fetch_all",
+    "fetch_each",
+    "fetch_one",
+    "fetch_row",
+    "fetch_rows",
+]
 
 T = TypeVar("T")
 Row: TypeAlias = Mapping[str, Any]
@@ -34,12 +47,12 @@ _TRANSIENT: Final = (
     pg.ReadOnlySqlTransaction,  # a demoted primary
 )
 
-_FOR_EVER: Final = (
+_PERMANENT: Final = (
     psycopg.DataError,  # a NUL in a text, a date that Python does not have
     pg.ProgramLimitExceeded,  # too large; it is an OperationalError, too
     UnicodeEncodeError,  # a lone surrogate
 )
-"""What the same values meet every time: an activity that tried again would never end."""
+"""The same values meet these every time: an activity that tried again would never end."""
 
 
 class LedgerCalls:
@@ -71,7 +84,7 @@ class LedgerCalls:
                             # A connection to a demoted primary stays read-only: drop it.
                             await connection.close()
                             raise
-                except _FOR_EVER as err:
+                except _PERMANENT as err:
                     raise Unstorable(f"Postgres cannot hold a value: {err}") from err
                 except _TRANSIENT as err:
                     last = err
@@ -85,42 +98,81 @@ class LedgerCalls:
                 f"the ledger did not answer within {self._seconds:g} s{reason}", reached=reached
             ) from (last or err)
 
-    async def _maybe(self, query: str, **parameters: Any) -> Row | None:
-        return await self._call(lambda connection: fetch(connection, query, **parameters))
+    async def _fetch(self, record: type[T], query: str, **parameters: Any) -> T | None:
+        return await self._call(lambda connection: fetch(connection, record, query, **parameters))
 
-    async def _one(self, query: str, **parameters: Any) -> Row:
-        row = await self._maybe(query, **parameters)
-        assert row is not None, f"{query} returns a row"
-        return row
+    async def _fetch_one(self, record: type[T], query: str, **parameters: Any) -> T:
+        return await self._call(
+            lambda connection: fetch_one(connection, record, query, **parameters)
+        )
 
-    async def _all(self, query: str, **parameters: Any) -> Sequence[Row]:
-        return await self._call(lambda connection: fetch_all(connection, query, **parameters))
+    async def _fetch_all(self, record: type[T], query: str, **parameters: Any) -> Sequence[T]:
+        return await self._call(
+            lambda connection: fetch_all(connection, record, query, **parameters)
+        )
+
+    async def _fetch_row(self, query: str, **parameters: Any) -> Row | None:
+        return await self._call(lambda connection: fetch_row(connection, query, **parameters))
+
+    async def _fetch_rows(self, query: str, **parameters: Any) -> Sequence[Row]:
+        return await self._call(lambda connection: fetch_rows(connection, query, **parameters))
+
+    async def _execute(self, query: str, **parameters: Any) -> bool:
+        return await self._call(lambda connection: execute(connection, query, **parameters))
 
 
-async def execute(connection: Connection, query: str, **parameters: Any) -> None:
-    """Execute a named query that returns no rows."""
-    await connection.execute(QUERIES[query], parameters)
+async def execute(connection: Connection, query: str, **parameters: Any) -> bool:
+    """Execute a named query; return whether it changed or found a row."""
+    cursor = await connection.execute(QUERIES[query], parameters)
+    return cursor.rowcount > 0
 
 
-async def fetch(connection: Connection, query: str, **parameters: Any) -> Row | None:
-    """Execute a named query and return its first row, if it has one."""
+async def fetch(connection: Connection, record: type[T], query: str, **parameters: Any) -> T | None:
+    """Execute a named query and return its first row as a record, if it has one."""
+    cursor = connection.cursor(row_factory=record_row(record))
+    await cursor.execute(QUERIES[query], parameters)
+    return await cursor.fetchone()
+
+
+async def fetch_one(connection: Connection, record: type[T], query: str, **parameters: Any) -> T:
+    """The same of a query that always has a row."""
+    found = await fetch(connection, record, query, **parameters)
+    assert found is not None, f"{query} returns a row"
+    return found
+
+
+async def fetch_all(
+    connection: Connection, record: type[T], query: str, **parameters: Any
+) -> Sequence[T]:
+    """Execute a named query and return its rows as records."""
+    cursor = connection.cursor(row_factory=record_row(record))
+    await cursor.execute(QUERIES[query], parameters)
+    return await cursor.fetchall()
+
+
+async def fetch_row(connection: Connection, query: str, **parameters: Any) -> Row | None:
+    """Execute a named query whose rows are no record; return the first one, if there is one."""
     cursor = await connection.execute(QUERIES[query], parameters)
     return await cursor.fetchone()
 
 
-async def fetch_all(connection: Connection, query: str, **parameters: Any) -> Sequence[Row]:
-    """Execute a named query and return its rows."""
+async def fetch_rows(connection: Connection, query: str, **parameters: Any) -> Sequence[Row]:
+    """Execute a named query whose rows are no record; return them all."""
     cursor = await connection.execute(QUERIES[query], parameters)
     return await cursor.fetchall()
 
 
 async def fetch_each(
-    connection: Connection, *queries: tuple[str, Mapping[str, Any]]
-) -> Sequence[Sequence[Row]]:
+    connection: Connection, *queries: tuple[AsyncRowFactory[Any], str, Mapping[str, Any]]
+) -> Sequence[Sequence[Any]]:
     """Execute named queries that do not depend on each other; one round trip for all of them.
 
     They are one transaction, and each sees what was committed when it began, in their order.
+    Each query names its row factory: `record_row` of a class, or psycopg's ``dict_row``.
     """
     async with connection.pipeline():
-        cursors = [await connection.execute(QUERIES[name], given) for name, given in queries]
+        cursors = []
+        for factory, name, given in queries:
+            cursor = connection.cursor(row_factory=factory)
+            cursors.append(await cursor.execute(QUERIES[name], given))
         return [await cursor.fetchall() for cursor in cursors]

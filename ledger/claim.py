@@ -1,126 +1,347 @@
-"""Claiming an action: one statement where nothing stands in the way, else by what is found.
+"""Claiming an action: one statement where nothing stands in the way, else by the rows it finds.
 
-The rows are locked in one order: the run, the action's own if it has one; else the domain key of
-what it undoes, its own domain key (`domain_keys`), and the action that holds that. What may be
-done about them is not decided here: see `run_rules` for the run and `claims` for the actions.
+The module reads from top to bottom, as a claim goes:
+
+    claim_action          one statement, if the action and its domain key are new: `claim_new`
+    claim_found           else one transaction. Locks the run. If the action has a row, that one
+                          counts: what may be done about it is said by `judge_own`
+    _claim_unwritten      no row yet: locks the domain keys, or looks for an equal unknown call
+    _claim_domain_key     the key is free: its holder from now on; or another action holds it
+    _claim_held           what may be done about that holder is said by `judge_holder`
+    _act_on               does what was said about a row
+    _insert, ...          writes the action's own row
+
+Rows are locked in one order: the run; the action's own row, if there is one; else the domain key of
+the action that it undoes, its own domain key, and the action that holds that key.
+
+Nothing is decided here: `run_rules` judges the run, `claim_rules` judges the actions.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from psycopg import errors as pg
 
-from ..errors import RunNotRunning
-from ..idempotency_key import undo_key
-from .action_rows import (
-    attempt_parameters,
-    dispatched_new,
+from ..errors import IdempotencyKeyConflict, RunNotRunning
+from ..idempotency_key import undo_key, with_generation
+from ..identity import ActionKey, epoch_of, step_of
+from .calls import Connection, Row, execute, fetch, fetch_all, fetch_one, fetch_row
+from .claim_results import (
+    Accepted,
+    AlreadyDone,
+    Busy,
+    Claim,
+    Dispatched,
+    LookUp,
+    Parked,
     first_key,
-    insert,
-    insert_duplicate,
-    request_parameters,
+    new_call,
+    stored_call,
 )
-from .calls import Connection, fetch
-from .claim_rules import FORWARD, Claim, Verdict, judge_own
-from .domain_key import claim_domain_key
-from .records import Action, ActionRequest, Attempt
-from .run_rules import is_the_relays, may_start
-from .taking import carry_out
+from .claim_rules import (
+    FORWARD,
+    Standing,
+    Verdict,
+    check_undoes_the_same,
+    judge_holder,
+    judge_own,
+    perhaps_undone,
+    settles_in,
+    waits_for_answer,
+    why_parked,
+)
+from .outcome_rules import conflict_outcome
+from .question_rules import Question
+from .questions import close_expired
+from .records import NEVER_SENT, Action, ActionRequest, Attempt, Outcome
+from .run_records import Run
+from .run_rules import is_for_the_relay, may_start, will_be_sent
 
 
 async def claim_action(connection: Connection, request: ActionRequest, attempt: Attempt) -> Claim:
     """Claim an action, in transactions of its own. See `ActionLedger.claim`."""
-    if await _claim_new(connection, request, attempt):
-        return dispatched_new(request, attempt)
-    claim = await _claim_as_found(connection, request, attempt)
+    claimant = _Claimant(connection, request, attempt)
+    if await claimant.write_new():
+        return new_call(request, attempt)
+    claim = await claimant.claim_found()
     if claim is None and request.purpose == "forward":
-        # The run has ended: go on with it if this execution is younger than its end.
-        await fetch(
-            connection,
-            "reopen_run",
-            run_key=request.run_key,
-            attempt_at=attempt.started_at,
-        )
-        claim = await _claim_as_found(connection, request, attempt)
+        # The run has ended. An execution that began after that end goes on with it.
+        await execute(connection, "reopen_run", **claimant.parameters)
+        claim = await claimant.claim_found()
     if claim is None:
         raise RunNotRunning(f"the run {request.run_key} has ended")
     return claim
 
 
-async def _claim_new(connection: Connection, request: ActionRequest, attempt: Attempt) -> bool:
-    if request.purpose != "forward" or request.undoes_domain_key is not None or request.detached:
-        return False  # what undoes another is linked to it, under that one's lock
-    parameters = request_parameters(request) | attempt_parameters(attempt)
-    parameters["idempotency_key"] = first_key(request)
-    try:
-        return await fetch(connection, "claim_new", **parameters) is not None
-    except pg.UniqueViolation:
-        # Somebody took the domain key between our look and our insert: the row is there now.
-        return False
+def attempt_parameters(attempt: Attempt) -> dict[str, Any]:
+    """Return the query parameters of an attempt: whose the row is, and for how long."""
+    return {
+        "attempt_at": attempt.started_at,
+        "token": attempt.token,
+        "lease": attempt.lease,
+        "deadline": attempt.lease if attempt.deadline is None else attempt.deadline,
+    }
 
 
-async def _claim_as_found(
-    connection: Connection, request: ActionRequest, attempt: Attempt
-) -> Claim | None:
-    try:
-        return await _claim_found(connection, request, attempt)
-    except pg.UniqueViolation:
-        # Another attempt of this action wrote its row meanwhile: it is there now.
-        return await _claim_found(connection, request, attempt)
+class _Claimant:
+    """One attempt that claims one action over one connection; its query parameters, bound once."""
 
+    def __init__(self, connection: Connection, request: ActionRequest, attempt: Attempt) -> None:
+        self._connection = connection
+        self._request = request
+        self._attempt = attempt
+        self.parameters: dict[str, Any] = {
+            **vars(request),
+            **attempt_parameters(attempt),
+            "key": request.key,
+            "thread": request.thread_id or request.run_key,
+            "epoch": epoch_of(request.position),
+            "step": step_of(request.position) or 0,
+            "idempotency_key": first_key(request),
+        }
 
-async def _claim_found(
-    connection: Connection, request: ActionRequest, attempt: Attempt
-) -> Claim | None:
-    """Claim by the rules of `claims`, rows locked. None: the run has ended, nothing is written."""
-    async with connection.transaction():
-        run = await fetch(connection, "lock_run", run_key=request.run_key)
-        if run is None:
-            raise RunNotRunning(f"the run {request.run_key} is not in the ledger", known=False)
-        own = await fetch(connection, "lock_action", key=request.key)
-        if own is not None:
-            found = Action.from_row(own)
-            verdict = judge_own(found, request, attempt)
-            asks = request.lookup_only and verdict is Verdict.LOOK_UP
-            if request.purpose == "relay" and not is_the_relays(run, found):
-                raise RunNotRunning(f"the run {request.run_key} goes on, and sees to it itself")
-            if verdict in FORWARD and not asks and not may_start(run, request):
+    async def write_new(self) -> bool:
+        """Write the row, dispatched, in one statement; False where something stands in the way."""
+        request = self._request
+        if request.purpose != "forward" or request.undoes_domain_key is not None:
+            return False  # an undo is linked to the action that it undoes, under that one's lock
+        if request.detached:
+            return False
+        try:
+            return await execute(self._connection, "claim_new", **self.parameters)
+        except pg.UniqueViolation:
+            # Another claim took the domain key at the same moment: its row is there now.
+            return False
+
+    async def claim_found(self) -> Claim | None:
+        """Claim by the rows that are there. None: the run has ended, and nothing was written."""
+        try:
+            return await self._claim_found()
+        except pg.UniqueViolation:
+            # Another attempt wrote this action's row meanwhile: it is there now.
+            return await self._claim_found()
+
+    async def _claim_found(self) -> Claim | None:
+        request = self._request
+        async with self._connection.transaction():
+            run = await fetch(self._connection, Run, "lock_run", run_key=request.run_key)
+            if run is None:
+                raise RunNotRunning(f"the run {request.run_key} is not in the ledger", known=False)
+            own = await fetch(self._connection, Action, "lock_action", key=request.key)
+            if own is None:
+                return await self._claim_unwritten() if may_start(run, request) else None
+            verdict = judge_own(own, request, self._attempt)
+            if request.purpose == "relay" and not is_for_the_relay(run, own):
+                raise RunNotRunning(f"the run {request.run_key} goes on, and carries it out itself")
+            only_looks_up = request.lookup_only and verdict is Verdict.LOOK_UP
+            if verdict in FORWARD and not only_looks_up and not may_start(run, request):
                 return None
-            return await carry_out(connection, verdict, found, request, attempt)
-        if not may_start(run, request):
+            return await self._act_on(own, verdict)
+
+    async def _claim_unwritten(self) -> Claim:
+        """Claim an action that has no row yet."""
+        claimant = await self._linked()
+        request = claimant._request
+        if request.domain_key is not None:
+            return await claimant._claim_domain_key(request.domain_key)
+        if request.purpose == "forward":  # two undos are of two actions, however equal
+            unknown = await fetch(self._connection, Action, "open_unknown", **claimant.parameters)
+            if unknown is not None:
+                return await claimant._insert_duplicate(unknown)
+        return await claimant._insert(generation=1)
+
+    async def _linked(self) -> _Claimant:
+        """Name the action that the call undoes, and lock the domain key of that one.
+
+        It is locked before the undo's own key: a duplicate of an earlier undo frees it.
+        """
+        request = self._request
+        if request.undoes_domain_key is not None:
+            undone = await self._lock_domain_key(request.undoes_domain_key)
+            own = request.domain_key
+            if own is not None and undone["generation"] > 1:
+                own = undo_key(own, undone["generation"])
+            request = replace(request, undoes=undone["held_by"], domain_key=own)
+        if request.undoes is not None and request.domain_key is not None:
+            action = await fetch(self._connection, Action, "get_action", key=request.undoes)
+            if action is not None and action.domain_key is not None:
+                await self._lock_domain_key(action.domain_key)
+        return _Claimant(self._connection, request, self._attempt)
+
+    async def _claim_domain_key(self, domain_key: str) -> Claim:
+        """Claim by the domain key: take it if it is free, else go by the action that holds it."""
+        held = await self._lock_domain_key(domain_key)
+        if held["held_by"] is None:
+            return await self._hold_and_insert(held["generation"] + 1)
+        if held["held_by"] == self._request.key:
+            # A failover lost this action's row: the same generation again, not the next one.
+            return await self._hold_and_insert(held["generation"])
+        holder = await fetch(self._connection, Action, "lock_action", key=held["held_by"])
+        if holder is None:
+            lost = f"{domain_key!r} is held by {held['held_by']}, whose record is gone"
+            return await self._refuse(IdempotencyKeyConflict(lost, existing=held["held_by"]))
+        question = await self._open_question(holder)
+        if question is not None and question.state == "expired":
+            await close_expired(self._connection, holder, question)
+            holder = await self._lock_action(holder.key)
+        if holder.state == "intent" and not await self._will_be_sent(holder):
+            never = NEVER_SENT.result
+            await execute(self._connection, "void_intent", key=holder.key, result=never)
+            await execute(self._connection, "dequeue", keys=[holder.key])
+            holder = await self._lock_action(holder.key)
+        if holder.state == "error" and not holder.effect_possible:
+            # It was an intent until now: nothing was sent, and the key is free.
+            return await self._hold_and_insert(held["generation"] + 1)
+        return await self._claim_held(holder, question)
+
+    async def _claim_held(self, holder: Action, question: Question | None) -> Claim:
+        """Claim where another action holds the domain key, and perhaps waits for an answer."""
+        request = self._request
+        try:
+            if request.undoes is not None:
+                undone = await fetch(self._connection, Action, "get_action", key=request.undoes)
+                check_undoes_the_same(holder, request, undone)
+            standing = await self._standing(holder)
+            undoing = standing is Standing.UNDOING
+            verdict = Verdict.WAIT if undoing else judge_holder(holder, request, self._attempt)
+        except IdempotencyKeyConflict as conflict:
+            return await self._refuse(conflict)
+        if standing is Standing.PERHAPS_UNDONE:
+            return AlreadyDone(await self._insert_settled(perhaps_undone(holder)))
+        if question is not None and question.state == "waiting" and verdict in FORWARD:
+            # The answer may take days: too long to wait here. And the call that a person is asked
+            # about is carried out by the action that raised the question, or not at all.
+            return AlreadyDone(await self._insert_settled(waits_for_answer(question)))
+        claim = await self._act_on(holder, verdict)
+        if isinstance(claim, AlreadyDone | Parked):
+            return await self._insert_duplicate(claim.action)
+        return claim
+
+    async def _act_on(self, row: Action, verdict: Verdict) -> Claim:  # noqa: PLR0911 one per verdict
+        """Do what the rules say about a row: the action's own, or its domain key's holder."""
+        match verdict:
+            case Verdict.RETURN:
+                return AlreadyDone(row)
+            case Verdict.ANSWER_UNKNOWN:
+                return Parked(row)
+            case Verdict.WAIT:
+                return Busy(row.claimed_by or row.key)
+            case Verdict.ACCEPT:
+                return Accepted(row)
+            case Verdict.PARK:
+                return Parked(await self._park(row))
+            case Verdict.GO_ON:
+                return await self._stored_call(row, row, taken_over=row.tries > 1)
+            case Verdict.DISPATCH | Verdict.TAKE_OVER:
+                taken = await self._take(row, "dispatch")
+                taken_over = verdict is Verdict.TAKE_OVER
+                return await self._stored_call(row, taken, taken_over=taken_over)
+            case Verdict.LOOK_UP:
+                taken = await self._take(row, "take_to_look_up")
+                call = await self._stored_call(row, taken, taken_over=True)
+                return LookUp(call, settles_in(taken, self._request))
+
+    async def _take(self, row: Action, query: str) -> Action:
+        by = {"key": row.key, "claimed_by": self._request.key}
+        return await fetch_one(
+            self._connection, Action, query, **by, **attempt_parameters(self._attempt)
+        )
+
+    async def _park(self, row: Action) -> Action:
+        reason = why_parked(row, lookup_only=self._request.lookup_only)
+        given = {"token": None, "reason": reason, "over": False, "failures": None}
+        return await fetch_one(self._connection, Action, "park", key=row.key, **given)
+
+    async def _stored_call(self, found: Action, taken: Action, *, taken_over: bool) -> Dispatched:
+        questions = await fetch_all(self._connection, Question, "questions_of", key=found.key)
+        return stored_call(
+            taken, self._request, self._attempt, taken_over=taken_over, questions=tuple(questions)
+        )
+
+    # --- The action's own row ---------------------------------------------------------------
+
+    async def _hold_and_insert(self, generation: int) -> Claim:
+        held = self.parameters | {"generation": generation}
+        await execute(self._connection, "hold_domain_key", **held)
+        return await self._insert(generation=generation)
+
+    async def _insert(self, *, generation: int) -> Claim:
+        """Write the row: dispatched, or as an intent that the relay sends."""
+        request = self._request
+        row = self.parameters | {"generation": generation}
+        if request.domain_key is not None:
+            row["idempotency_key"] = with_generation(request.domain_key, generation)
+        if request.detached:
+            intent = await fetch_one(self._connection, Action, "insert_intent", **row)
+            await execute(self._connection, "queue_intent", **row)
+            return Accepted(intent)
+        written = await fetch_one(self._connection, Action, "insert_dispatched", **row)
+        return stored_call(written, request, self._attempt, taken_over=False)
+
+    async def _insert_duplicate(self, original: Action) -> AlreadyDone | Parked:
+        """Write a row that has the outcome of another action, or is unknown as that one is."""
+        outcome = original.recorded
+        unknown = None if outcome else f"the same as {original.key}, which is unknown"
+        row = await self._insert_settled(
+            outcome, of=original.key, generation=original.generation, parked_reason=unknown
+        )
+        if outcome is None:
+            return Parked(row)
+        if self._request.undoes is not None:
+            await execute(self._connection, "mark_undone", keys=[row.key])
+        return AlreadyDone(row)
+
+    async def _refuse(self, conflict: IdempotencyKeyConflict) -> AlreadyDone:
+        """Write the conflict, so that a replay is refused too, whatever becomes of the holder."""
+        outcome = conflict_outcome(conflict)
+        return AlreadyDone(await self._insert_settled(outcome, of=conflict.existing))
+
+    async def _insert_settled(
+        self,
+        outcome: Outcome | None,
+        *,
+        of: str | None = None,
+        generation: int = 1,
+        parked_reason: str | None = None,
+    ) -> Action:
+        """Write a row for which nothing is ever sent: it ends with the claim."""
+        row = self.parameters | {
+            "idempotency_key": None,
+            "generation": generation,
+            "duplicate_of": of,
+            "status": "pending" if outcome is None else "done",
+            "outcome": outcome and outcome.kind,
+            "effect_possible": outcome and outcome.effect_possible,
+            "result": outcome and outcome.result,
+            "parked_reason": parked_reason,
+        }
+        return await fetch_one(self._connection, Action, "insert_settled", **row)
+
+    # --- Other rows ---------------------------------------------------------------------------
+
+    async def _lock_domain_key(self, domain_key: str) -> Row:
+        held = await fetch_row(self._connection, "lock_domain_key", domain_key=domain_key)
+        assert held is not None, "the key's row is inserted if it is missing"
+        return held
+
+    async def _lock_action(self, key: ActionKey) -> Action:
+        return await fetch_one(self._connection, Action, "lock_action", key=key)
+
+    async def _open_question(self, holder: Action) -> Question | None:
+        """Lock the holder's questions; return the one that has no answer."""
+        if holder.status == "done" or holder.parked:
             return None
-        return await _claim_unwritten(connection, request, attempt)
+        asked = await fetch_all(self._connection, Question, "lock_questions", key=holder.key)
+        return next((question for question in asked if question.answer is None), None)
 
+    async def _will_be_sent(self, intent: Action) -> bool:
+        run = await fetch(self._connection, Run, "get_run", run_key=intent.run_key)
+        return will_be_sent(intent, run)
 
-async def _claim_unwritten(
-    connection: Connection, request: ActionRequest, attempt: Attempt
-) -> Claim:
-    """Claim what has no row yet."""
-    if request.undoes_domain_key is not None:
-        request = await _link(connection, request)
-    if request.undoes is not None and request.domain_key is not None:
-        # A receipt of it frees the other one's key, which is locked first.
-        undone = await fetch(connection, "get_action", key=request.undoes)
-        if undone is not None and undone["domain_key"] is not None:
-            await fetch(connection, "lock_domain_key", domain_key=undone["domain_key"])
-    if request.domain_key is not None:
-        return await claim_domain_key(connection, request, attempt)
-    if request.purpose == "forward":  # two undos are of two actions, however equal
-        unknown = await fetch(connection, "open_unknown", **request_parameters(request))
-        if unknown is not None:
-            return await insert_duplicate(connection, request, Action.from_row(unknown))
-    return await insert(connection, request, attempt, generation=1)
-
-
-async def _link(connection: Connection, request: ActionRequest) -> ActionRequest:
-    """Name the action that a call undoes, by whichever holds the business fact now.
-
-    That one's domain key is locked first, wherever both are.
-    """
-    held = await fetch(connection, "lock_domain_key", domain_key=request.undoes_domain_key)
-    assert held is not None, "the key's row is made if there is none"
-    own = request.domain_key
-    if own is not None and held["generation"] > 1:
-        own = undo_key(own, held["generation"])
-    return replace(request, undoes=held["held_by"], domain_key=own)
+    async def _standing(self, holder: Action) -> Standing:
+        if self._request.purpose != "forward" or holder.status != "done":
+            return Standing.STANDS
+        found = await fetch_row(self._connection, "standing", key=holder.key)
+        return Standing.STANDS if found is None else Standing(found["standing"])

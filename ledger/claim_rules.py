@@ -1,7 +1,7 @@
 """The rules of a claim: what an attempt may do about the row that it finds.
 
-Pure functions over rows, so that the table below can be read, and tested, by itself. The
-ledger locks the rows, asks these, and writes what they say.
+Pure functions over rows, so that the table below can be read, and tested, by itself. `claim`
+locks the rows, calls these, and writes what they say.
 
     found                                        the attempt
     -----                                        -----------
@@ -12,151 +12,58 @@ ledger locks the rows, asks these, and writes what they say.
     parked                                       answers unknown
     dispatched by this very attempt              goes on: the COMMIT's answer was lost
     dispatched by an earlier attempt             takes over, by the row's effect: calls
-                                                 again, asks downstream, or parks
+                                                 again, looks it up, or parks
     dispatched by a later attempt                is fenced: calls nothing
     the domain key, held by another action:
-      done, same arguments                       returns that receipt, marked as existing
-      parked, same arguments                     answers unknown, naming it
+      done, same arguments                       returns that outcome, as a duplicate
+      ... and its run is being undone            waits: the key is free soon, or the action stands
+      ... and an undo of it is unknown           is refused: it is unknown whether it stands
+      parked, same arguments                     answers unknown, and names the holder
       a live lease, or the relay sends it        waits
-      it asks a person, and waits for an answer  is refused: it says so, and holds no worker
-      an intent, or its attempt is dead          settles that row, by its effect
+      its question waits for an answer           is refused, rather than hold a worker for days
+      an intent, or its attempt is dead          carries that row out, by its effect
       other arguments                            is refused: the existing action stands
-    an earlier turn's equal call, unknown        answers unknown, naming it (keyless tools)
+    an earlier turn's equal call, unknown        answers unknown, and names it (no domain key)
     another tool or other arguments here         fails the run: the plan diverged
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
-from typing import Final, TypeAlias
-from uuid import UUID
+from typing import Final
 
-from ..canonical import parse, scrub
-from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence, SettlementRefused
-from ..identity import ActionKey, Position, RunKey, split_action_key
+from ..canonical import scrub
+from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence
 from .question_rules import Question
 from .records import Action, ActionRequest, Attempt, Effect, Outcome
 
-CONFLICT = IdempotencyKeyConflict.__name__
-
-
-@dataclass(frozen=True)
-class Dispatched:
-    """Call the tool, now, with these arguments and this key; then record."""
-
-    key: ActionKey
-    tool: str
-    args: str
-    """The *stored* arguments (JSON text), which a newer plan or newer code does not change."""
-    idempotency_key: str
-    domain_key: str | None
-    attempt: Attempt
-    effect: Effect
-    """As it is stamped on the row, whatever newer code declares."""
-    taken_over: bool = False
-    """An earlier attempt may have called already: the key keeps this one from counting twice."""
-    settles_for: ActionKey | None = None
-    """The claimant, where the row is another action's; claim again after the record."""
-    failures: int = 0
-    """Tries that the tool has failed so far."""
-    key_life: timedelta | None = None
-    """How long the downstream system still remembers the key of a call that is sent again:
-    the call must have ended by then. None is for ever."""
-    can_look_up: bool = False
-    """Whether the claimant can ask the downstream system what became of it."""
-    asked: tuple[Question, ...] = ()
-    """What earlier attempts have asked a person, in order, with the answers."""
-
-    @property
-    def place(self) -> tuple[RunKey, Position]:
-        """The run and the position of the action."""
-        return split_action_key(self.key)
-
-    @property
-    def token(self) -> UUID:
-        """The claim's token."""
-        return self.attempt.token
-
-    @property
-    def owned(self) -> Owned:
-        """What it takes to record, without the rest."""
-        return Owned(self.key, self.token, self.domain_key)
-
-
-@dataclass(frozen=True)
-class Owned:
-    """A claim, reduced to what records its outcome: for whoever records in its place."""
-
-    key: ActionKey
-    token: UUID
-    domain_key: str | None
-
-
-@dataclass(frozen=True)
-class LookUp:
-    """Ask the downstream system whether it happened. Send only if it surely did not."""
-
-    call: Dispatched
-    """What to ask about, and what to send after `ActionLedger.send_after_lookup`."""
-    settles_in: timedelta
-    """From when on "it never happened" counts; zero or less is now."""
-
-
-@dataclass(frozen=True)
-class AlreadyDone:
-    """It already happened: return the stored outcome, call nothing.
-
-    ``action.duplicate_of`` names the action whose receipt this is, where it is another's.
-    """
-
-    action: Action
-
-
-@dataclass(frozen=True)
-class Parked:
-    """It may have happened and is never sent again by itself: answer unknown."""
-
-    action: Action
-
-
-@dataclass(frozen=True)
-class Busy:
-    """Another live attempt is doing this now: claim again later."""
-
-    holder: ActionKey
-
-
-@dataclass(frozen=True)
-class Intended:
-    """The relay carries it out: call nothing, and answer that it is accepted.
-
-    ``action.run_key`` is another run's where that one's action is the same business fact.
-    """
-
-    action: Action
-
-
-Claim: TypeAlias = Dispatched | LookUp | AlreadyDone | Parked | Busy | Intended
-
 
 class Verdict(Enum):
-    """What an attempt may do about the row at its own position."""
+    """What an attempt may do about a row: its own, or the one that holds its domain key."""
 
     RETURN = auto()
+    """Return the outcome that is recorded."""
     ANSWER_UNKNOWN = auto()
+    """Answer that it is unknown: a person settles it."""
     WAIT = auto()
-    GO_ON = auto()
-    DISPATCH = auto()
-    TAKE_OVER = auto()
-    LOOK_UP = auto()
-    PARK = auto()
+    """Claim again later."""
     ACCEPT = auto()
+    """Answer that it is accepted: the relay carries it out."""
+    PARK = auto()
+    """Leave it to a person, and answer that it is unknown."""
+    GO_ON = auto()
+    """Call: this attempt has dispatched it before."""
+    DISPATCH = auto()
+    """Call: nothing was sent yet."""
+    TAKE_OVER = auto()
+    """Call again, in the place of an attempt that was lost."""
+    LOOK_UP = auto()
+    """Look it up in the downstream system."""
 
 
 FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.LOOK_UP})
-"""The verdicts by which something is sent, now or later: only in a run that runs."""
+"""The verdicts by which something is sent, now or later: only in a run that is running."""
 
 
 def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
@@ -172,8 +79,8 @@ def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdic
             f"the plan now has {request.tool} with {request.requested_digest[:12]}"
         )
     if found.relayed and request.purpose == "forward":
-        # Whatever became of it: what the model was told first is what it reads on a replay. How
-        # it ended comes as a notice.
+        # However it ended: on a replay the model reads what it read first. The end comes as a
+        # notice.
         return Verdict.ACCEPT
     if found.status == "done":
         return Verdict.RETURN
@@ -181,15 +88,15 @@ def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdic
         return Verdict.ANSWER_UNKNOWN
     if found.dispatched_at is None:
         return Verdict.DISPATCH
-    if found.leased and (found.claimed_by != found.key or _is_anothers(found, request, attempt)):
+    if found.leased and (found.claimed_by != found.key or _precedes_relay(found, request, attempt)):
         return Verdict.WAIT
     return _judge_attempt(found, request, attempt)
 
 
-def _is_anothers(found: Action, request: ActionRequest, attempt: Attempt) -> bool:
-    """Whether who has the row is no attempt of the same call: the relay, of all, must wait.
+def _precedes_relay(found: Action, request: ActionRequest, attempt: Attempt) -> bool:
+    """Whether the relay found the attempt of another call, for whose lease it waits.
 
-    Its retries began after its call was scheduled.
+    Attempts of the relay's own call began after that call was scheduled.
     """
     since, at = attempt.scheduled_at, found.attempt_at
     return request.purpose == "relay" and since is not None and at is not None and at < since
@@ -198,7 +105,7 @@ def _is_anothers(found: Action, request: ActionRequest, attempt: Attempt) -> boo
 def _judge_attempt(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
     """Judge a dispatched row by who dispatched it: this attempt, an earlier or a later one."""
     if found.claim_token == attempt.token:
-        return Verdict.LOOK_UP if found.asking else Verdict.GO_ON
+        return Verdict.LOOK_UP if found.looking_up else Verdict.GO_ON
     assert found.attempt_at is not None, "agent_actions_dispatch_is_complete"
     if found.attempt_at >= attempt.started_at:
         raise Fenced(
@@ -212,25 +119,12 @@ def take_over(found: Action, *, can_look_up: bool, lookup_only: bool = False) ->
     """Judge a dispatched row whose attempt is over, by the row's effect, not by newer code."""
     if lookup_only:
         return Verdict.LOOK_UP if can_look_up else Verdict.PARK
-    if found.effect is Effect.IDEMPOTENT and not key_forgotten(found):
+    if found.effect is Effect.IDEMPOTENT and not found.key_forgotten:
         return Verdict.TAKE_OVER
     if found.effect is Effect.AT_MOST_ONCE:
-        # Asking again about what the downstream system is at work on is no second effect.
+        # The downstream system is at work on it: the same request again is no second effect.
         return Verdict.TAKE_OVER if found.in_progress else Verdict.PARK
     return Verdict.LOOK_UP if can_look_up else Verdict.PARK
-
-
-def key_life(found: Action) -> timedelta | None:
-    """Return how long the downstream system still remembers the key; None is for ever."""
-    if found.key_ttl is None or found.dispatched_at is None:
-        return None
-    return found.key_ttl - (found.now - found.dispatched_at)
-
-
-def key_forgotten(found: Action) -> bool:
-    """Whether the downstream system has forgotten the key: sent again it would be a new call."""
-    life = key_life(found)
-    return life is not None and life <= timedelta()
 
 
 def settles_in(found: Action, request: ActionRequest) -> timedelta:
@@ -239,13 +133,12 @@ def settles_in(found: Action, request: ActionRequest) -> timedelta:
     Not before the last of them can have sent something, and not before the downstream system
     shows what it was sent.
     """
-    last = found.sent_until or found.lease_until
-    assert last is not None, "agent_actions_dispatch_is_complete"
-    return last + request.settles_after - found.now
+    assert found.sent_until is not None, "agent_actions_dispatch_is_complete"
+    return found.sent_until + request.settles_after - found.now
 
 
 def why_parked(found: Action, *, lookup_only: bool = False) -> str:
-    """Say why a row that `take_over` parks is not sent again."""
+    """Return why a row that `take_over` parks is not sent again."""
     lost = "an earlier attempt was lost after it was dispatched"
     if lookup_only:
         return f"{lost}, its run is over, and {found.tool} cannot be asked what became of it"
@@ -274,47 +167,64 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
     if holder.parked:
         return Verdict.ANSWER_UNKNOWN
     if request.detached or holder.relayed:
-        # Somebody is to do it, which is all that a detached call is promised. What the relay is
-        # to send, it sends, in its order: a second sender would be one too many.
+        # A detached call is only promised that it will be carried out. The relay sends what it has
+        # queued, in its order: a second sender could send it twice.
         return Verdict.ACCEPT if request.detached else Verdict.WAIT
     if holder.dispatched_at is None:
-        return Verdict.DISPATCH  # its attempt sent nothing and is gone: somebody has to
+        return Verdict.DISPATCH  # its attempt sent nothing, and is over
     if holder.claimed_by == request.key:
         return _judge_attempt(holder, request, attempt)
     return Verdict.WAIT if holder.leased else take_over(holder, can_look_up=request.can_look_up)
 
 
-def judge_settlement(key: ActionKey, found: Action | None, word: Outcome) -> Action:
-    """Return the row, if a person may settle it with this word.
+def check_undoes_the_same(holder: Action, request: ActionRequest, undone: Action | None) -> None:
+    """Refuse an undo whose domain key was used for an undo of another action, or an earlier one.
+
+    Its outcome would say that something is undone which stands.
+
+    Args:
+        holder: The action that holds the domain key.
+        request: The undo that is claimed.
+        undone: The action that it undoes.
 
     Raises:
-        SettlementRefused: They may not, or not now; the message says why.
+        IdempotencyKeyConflict: The holder undid something else.
     """
-    if found is None:
-        raise SettlementRefused(f"there is no action {key}")
-    if found.status == "done":
-        raise SettlementRefused(f"{key} is settled already: {found.state}")
-    if found.duplicate_of is not None:
-        raise SettlementRefused(f"{key} repeats {found.duplicate_of}: settle that one")
-    calls_off = found.relayed and not word.effect_possible
-    if found.dispatched_at is None and not calls_off:
-        raise SettlementRefused(f"{key} was never sent: nothing is unknown about it")
-    if found.leased:
-        raise SettlementRefused(
-            f"an attempt may be at work on {key} until {found.lease_until:%Y-%m-%d %H:%M:%S %Z}"
+    at = None if undone is None else undone.dispatched_at
+    # An intent can be named by what undoes it, and be sent only after that.
+    after = at is None or holder.dispatched_at is None or holder.dispatched_at >= at
+    if not (after and holder.undoes in (None, request.undoes)):
+        raise IdempotencyKeyConflict(
+            f"{request.domain_key!r} was used by {holder.key}, which did not undo "
+            f"{request.undoes}: what tells two calls apart has to tell their undos apart",
+            existing=holder.key,
         )
-    return found
 
 
-def raise_if_conflict(found: Action) -> None:
-    """Refuse again what was refused: a conflict is kept as its own row, with its message.
+class Standing(Enum):
+    """Whether an action that happened still stands; values of ``commitline_standing`` in SQL."""
 
-    Known by its shape, not by the name of an error, which a tool may choose: it names the
-    action that stands, had no effect, and was never unknown until somebody decided it, or its
-    own attempt told late.
-    """
-    refused = found.outcome == "error" and not found.effect_possible
-    settled = found.decided_by is not None or found.settled_at is not None
-    if refused and found.duplicate_of is not None and not settled:
-        message = parse(found.result or "{}").get("message", "")
-        raise IdempotencyKeyConflict(message, existing=found.duplicate_of)
+    STANDS = "stands"
+    UNDOING = "undoing"
+    PERHAPS_UNDONE = "perhaps undone"
+
+
+def perhaps_undone(holder: Action) -> Outcome:
+    """Return how a call ends whose domain key is held by an action of which an undo is unknown."""
+    return Outcome.error(
+        kind="MayBeUndone",
+        message=(
+            f"not executed: {holder.key} had done it, and was perhaps undone since; whether it "
+            "stands is unknown until its undo is settled. Do not assume either."
+        ),
+        effect_possible=False,
+    )
+
+
+def waits_for_answer(question: Question) -> Outcome:
+    """Return how a call ends whose domain key is held by a call that waits for an answer."""
+    return Outcome.error(
+        kind="WaitsForAnswer",
+        message=(f"not executed: {question.key} carries it out, and waits for a person's answer"),
+        effect_possible=False,
+    )

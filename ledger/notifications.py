@@ -1,12 +1,13 @@
-"""Hearing at once of what the relay has to do: ``listen``, with polling behind it.
+"""Listening for due entries of the relay's queue: Postgres notifications, with polling behind them.
 
-A commit that leaves work announces it (``notify``); whoever listens looks then. Announcements are
-only a hint: one may be lost (a cut connection, a pooler that keeps none), so there is a look every
-few seconds too, more often while nobody hears anything. Many announcements are one look.
+A commit that queues something notifies (``notify``), and every listener looks then. A notification
+is only a hint: one may be lost (a cut connection, a pooler that keeps none), so a listener also
+looks every few seconds, and more often while it gets no notifications. Many notifications are one
+look.
 
-The connection is one of its own, since a transaction-mode pooler takes it away between two
-statements, and announcements with it. Whether it hears is therefore tried out: another connection
-says something, and it has to arrive.
+The connection is one of its own: a transaction-mode pooler would take it away between two
+statements, and the notifications with it. Whether it gets notifications is tested: another
+connection sends a probe, which has to arrive.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from .deadline import within
 from .sql import QUERIES
 
 CHANNEL: Final = "commitline_relay"
-"""What is announced is an action's key, or the order that another one waits in."""
+"""The payload is an action's key, or the order key of the next entry."""
 
-_HEARD_WITHIN: Final = 3.0
+_PROBE_ARRIVES_WITHIN: Final = 3.0
 """Seconds in which a probe arrives, or never does."""
 _ALIVE_EVERY: Final = 15.0
-"""Seconds of silence after which the connection is asked whether it is alive."""
+"""Seconds without a notification after which the connection is tested."""
 _ANSWERS_WITHIN: Final = 5.0
 _CONNECT_AGAIN: Final = (0.2, 1.0, 5.0)
 """Seconds before it connects again, time after time."""
-_DEAF_FOR: Final = 300.0
-"""Seconds before a connection that hears nothing is tried again."""
+_TEST_AGAIN_AFTER: Final = 300.0
+"""Seconds before a connection that gets no notifications is tried again."""
 
 OnNotice = Callable[[], Awaitable[Any]]
 OnHearing = Callable[[bool, str], None]
@@ -50,28 +51,28 @@ async def listen(
 ) -> None:
     """Call ``on_notice`` whenever there may be something to do, until cancelled.
 
-    At the start, after each announcement, and every few seconds all the same. Never twice at
-    once: what is announced meanwhile is one more call after it. What it raises ends this, so it
-    takes care of its own errors.
+    At the start, after each notification, and every few seconds all the same. Never twice at
+    once: notifications that arrive meanwhile are one more call after it. An error that it raises
+    ends the listening.
 
     Args:
         database_url: Of a server itself, not of a pooler in transaction mode.
-        on_notice: Looks for what there is to do.
-        on_hearing: Told when announcements begin, or cease, to be heard, and why; not again
-            while that stays so.
-        poll_seconds: Between two looks while announcements are heard.
+        on_notice: Looks for due entries.
+        on_hearing: Called when notifications begin to arrive, or cease to, with the reason; not
+            again while that stays so.
+        poll_seconds: Between two looks while notifications arrive.
         poll_seconds_alone: The same while they are not.
     """
     listener = _Listener(database_url, on_hearing)
     hearing = asyncio.create_task(listener.run(), name="commitline listen")
     try:
         while True:
-            listener.told.clear()
+            listener.notified.clear()
             await on_notice()
             pause = poll_seconds if listener.hears else poll_seconds_alone
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
-                    await listener.told.wait()
+                    await listener.notified.wait()
     finally:
         hearing.cancel()
         with suppress(asyncio.CancelledError):
@@ -79,10 +80,10 @@ async def listen(
 
 
 class _Listener:
-    """Keeps a connection that listens, and says by an event that something was announced."""
+    """Keeps a connection that listens, and sets an event when a notification has arrived."""
 
     def __init__(self, database_url: str, on_hearing: OnHearing) -> None:
-        self.told = asyncio.Event()
+        self.notified = asyncio.Event()
         self.hears = False
         self._url = database_url
         self._on_hearing = on_hearing
@@ -93,28 +94,31 @@ class _Listener:
         while True:
             try:
                 await self._listen()
-                pause, why = _DEAF_FOR, "announcements do not arrive: a pooler stands between"
+                pause, why = (
+                    _TEST_AGAIN_AFTER,
+                    "announcements do not arrive: a pooler stands between",
+                )
             except (psycopg.Error, OSError, TimeoutError) as err:
                 failures = 0 if self.hears else failures + 1
                 pause = _CONNECT_AGAIN[min(failures, len(_CONNECT_AGAIN) - 1)]
                 why = f"no connection that listens: {err or type(err).__name__}"
             self._is_hearing(False, why)
-            # What is announced now is not heard: look soon, and then by the clock.
-            self.told.set()
+            # Notifications are missed from now on: look soon, and then by the clock.
+            self.notified.set()
             await asyncio.sleep(pause)
 
     async def _listen(self) -> None:
-        """Listen until the connection is lost; return where it does not hear what is said."""
+        """Listen until the connection is lost; return at once if a probe does not arrive."""
         conn = await self._connect()
         try:
             await within(_ANSWERS_WITHIN, conn.execute(QUERIES["listen"]))
             if not await self._hears_a_probe(conn):
                 return
             self._is_hearing(True, "")
-            self.told.set()  # what was announced before is to be looked for
+            self.notified.set()  # for what was queued before
             while True:
                 await self._take(conn, _ALIVE_EVERY)
-                # Of a connection whose other end is gone there is no other sign.
+                # Nothing else shows that the other end of the connection is lost.
                 await within(_ANSWERS_WITHIN, conn.execute(QUERIES["alive"]))
         finally:
             # At once: `close` of psycopg does not wait for the server.
@@ -123,26 +127,26 @@ class _Listener:
     async def _hears_a_probe(self, conn: AsyncConnection[Any]) -> bool:
         said = str(uuid.uuid4())
         async with await self._connect() as speaker:
-            # Not by the listening connection, which would be given it with its answer.
+            # Not over the listening connection: it would get the probe with its own answer.
             await within(_ANSWERS_WITHIN, speaker.execute(QUERIES["probe"], {"said": said}))
         loop = asyncio.get_running_loop()
-        until = loop.time() + _HEARD_WITHIN
+        until = loop.time() + _PROBE_ARRIVES_WITHIN
         while (left := until - loop.time()) > 0:
             if said in await self._take(conn, left):
                 return True
         return False
 
     async def _take(self, conn: AsyncConnection[Any], seconds: float) -> set[str]:
-        """Wait for something that is said, so long at most; return the payloads."""
-        # To its end: a generator that is left in the middle keeps the connection to itself.
+        """Wait for a notification, at most so long; return the payloads."""
+        # To its end: a generator that is left in the middle keeps the connection locked.
         heard = [notice async for notice in conn.notifies(timeout=seconds, stop_after=1)]
         if any(notice.channel == CHANNEL for notice in heard):
-            self.told.set()
+            self.notified.set()
         return {notice.payload for notice in heard}
 
     async def _connect(self) -> AsyncConnection[Any]:
-        # Bounded by its own time-out. Not by ours, which may come when it is just connected:
-        # that connection would be nobody's.
+        # Bounded by its own time-out, not by ours: ours could end just after it has connected,
+        # and then nothing would close that connection.
         opening = asyncio.ensure_future(
             AsyncConnection.connect(
                 self._url,
@@ -161,7 +165,7 @@ class _Listener:
 
     def _is_hearing(self, hears: bool, why: str) -> None:
         self.hears = hears
-        # Not the error's words, which may differ from one time to the next.
+        # Without the error's text, which may differ from one time to the next.
         kind = "hears" if hears else why.partition(":")[0]
         if kind != self._said:
             self._said = kind

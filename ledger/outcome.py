@@ -1,8 +1,8 @@
-"""Recording how an action ended, by the call itself or by a person, and what follows from it.
+"""Recording how an action ended, by its call or by a person, and what follows from it.
 
-With the outcome is written, in one transaction, whatever else becomes known by it: the domain
-key is free again where nothing happened, the calls that were answered with the action have its
-outcome, what it undid is undone, and the relay is told of what is to be undone.
+One transaction writes the outcome and all that becomes known by it: the domain key is free again
+where nothing happened, the calls that were answered with the action have its outcome, what it
+undid is undone, and the relay gets what is to be undone.
 """
 
 from __future__ import annotations
@@ -12,116 +12,140 @@ from typing import Any
 
 from ..errors import Fenced
 from ..identity import ActionKey
-from .calls import Connection, Row, execute, fetch, fetch_all
-from .claim_rules import Dispatched, Owned, judge_settlement
+from .calls import Connection, execute, fetch, fetch_all, fetch_rows
+from .claim_results import Dispatched, HeldClaim
+from .outcome_rules import judge_settlement, standing_outcome
 from .records import Action, Outcome
-from .sql import QUERIES
+from .run_records import Run
 
 
 async def record_outcome(
-    connection: Connection, claim: Dispatched | Owned, outcome: Outcome
+    connection: Connection, claim: Dispatched | HeldClaim, outcome: Outcome
 ) -> Outcome:
     """Commit the outcome of a call; return the one that stands. See `ActionLedger.record`."""
     releases = claim.domain_key is not None and not outcome.effect_possible
     parameters = {
-        "key": claim.key,
+        **_outcome_parameters(claim.key, outcome),
         "token": claim.token,
-        "outcome": outcome.kind,
-        "effect_possible": outcome.effect_possible,
-        "result": outcome.result,
         "state_changes": outcome.state_changes,
     }
-    if not releases and await fetch(connection, "record", **parameters) is not None:
+    if not releases and await execute(connection, "record", **parameters):
         return outcome
     if await _record_in_full(connection, claim, parameters, releases=releases):
         return outcome
-    return _what_stands(await fetch(connection, "get_action", key=claim.key), claim)
+    row = await fetch(connection, Action, "get_action", key=claim.key)
+    return standing_outcome(claim, row)
 
 
 async def _record_in_full(
     connection: Connection,
-    claim: Dispatched | Owned,
+    claim: Dispatched | HeldClaim,
     parameters: dict[str, Any],
     *,
     releases: bool,
 ) -> bool:
     """Record what the common case does not: a key is released, or the action was parked."""
     async with connection.transaction():
-        await _lock_around(connection, await fetch(connection, "get_action", key=claim.key))
-        recorded = await fetch(connection, "record", **parameters)
-        if recorded is None:
-            recorded = await fetch(connection, "record_late", **parameters)
-            if recorded is None:
+        await _lock_around(connection, claim.key)
+        if not await execute(connection, "record", **parameters):
+            if not await execute(connection, "record_late", **parameters):
                 return False
-            repeats = await fetch_all(connection, "settle_repeats", **parameters)
-            await _became_known(connection, [claim.key, *(row["key"] for row in repeats)])
+            repeats = await fetch_rows(connection, "settle_repeats", **parameters)
+            await _write_consequences(connection, [claim.key, *(row["key"] for row in repeats)])
         if releases:
-            await connection.execute(
-                QUERIES["release_domain_key"], {"domain_key": claim.domain_key, "key": claim.key}
-            )
+            await release(connection, claim.key, claim.domain_key)
         return True
-
-
-def _what_stands(row: Row | None, claim: Dispatched | Owned) -> Outcome:
-    if row is None:
-        raise Fenced(f"{claim.key} is gone: a failover lost it", lost=True)
-    recorded = Action.from_row(row).recorded
-    if recorded is None:
-        raise Fenced(f"{claim.key} was taken over by another attempt")
-    return recorded
 
 
 async def settle_action(
     connection: Connection, key: ActionKey, outcome: Outcome, by: str
 ) -> Sequence[Action]:
-    """Record a person's word, in the caller's transaction. See `ActionLedger.settle`."""
-    await _lock_around(connection, await fetch(connection, "get_action", key=key))
-    row = await fetch(connection, "lock_action", key=key)
-    if row is not None and row["decided_by"] == by and Action.from_row(row).recorded == outcome:
-        return [Action.from_row(row)]  # said before, by the same person: the answer was lost
-    found = judge_settlement(key, None if row is None else Action.from_row(row), outcome)
-    cursor = await connection.execute(
-        QUERIES["settle"],
-        {
-            "key": key,
-            "outcome": outcome.kind,
-            "effect_possible": outcome.effect_possible,
-            "result": outcome.result,
-            "by": by,
-        },
-    )
-    settled = [Action.from_row(row) for row in await cursor.fetchall()]
-    if found.domain_key is not None and not outcome.effect_possible:
-        await connection.execute(
-            QUERIES["release_domain_key"], {"domain_key": found.domain_key, "key": key}
-        )
-    await _became_known(connection, [action.key for action in settled])
+    """Record a person's settlement, in the caller's transaction. See `ActionLedger.settle`."""
+    await _lock_around(connection, key)
+    found = await fetch(connection, Action, "lock_action", key=key)
+    if found is not None and found.decided_by == by and found.recorded == outcome:
+        return [found]  # settled before, by the same person: the answer was lost
+    judged = judge_settlement(key, found, outcome)
+    parameters = {**_outcome_parameters(key, outcome), "by": by}
+    settled = await fetch_all(connection, Action, "settle", **parameters)
+    if judged.domain_key is not None and not outcome.effect_possible:
+        await release(connection, key, judged.domain_key)
+    await _write_consequences(connection, [action.key for action in settled])
     return settled
 
 
-async def _lock_around(connection: Connection, seen: Row | None) -> None:
-    """Lock what is written with an action's outcome, in the lock order.
+async def park_action(
+    connection: Connection,
+    claim: Dispatched | HeldClaim,
+    reason: str,
+    *,
+    over: bool,
+    failures: int | None,
+) -> Action:
+    """Leave an action to a person; return its row. See `ActionLedger.park`."""
+    given = {"token": claim.token, "reason": reason, "over": over, "failures": failures}
+    parked = await fetch(connection, Action, "park", key=claim.key, **given)
+    if parked is not None:
+        return parked
+    found = await fetch(connection, Action, "get_action", key=claim.key)
+    if found is None or (found.status == "pending" and not found.parked):
+        raise Fenced(f"{claim.key} was taken over by another attempt")
+    return found
 
-    Its run, where its end decides who undoes it, and writes both rows of an undo; the domain
-    key of what it undoes; its own.
+
+async def void_intent(connection: Connection, action: Action, outcome: Outcome) -> None:
+    """End an intent of which nothing will be sent; its row and its domain key's are locked."""
+    await execute(connection, "void_intent", key=action.key, result=outcome.result)
+    await release(connection, action.key, action.domain_key)
+
+
+async def release(connection: Connection, key: ActionKey, domain_key: str | None) -> None:
+    """Free the domain key that an action without effect holds, if it has one."""
+    if domain_key is not None:
+        await execute(connection, "release_domain_key", domain_key=domain_key, key=key)
+
+
+async def lock_with_domain_key(connection: Connection, key: ActionKey) -> Action | None:
+    """Lock an action, and its domain key first, which is the lock order."""
+    seen = await fetch(connection, Action, "get_action", key=key)
+    if seen is not None and seen.domain_key is not None:
+        await execute(connection, "lock_domain_key", domain_key=seen.domain_key)
+    return await fetch(connection, Action, "lock_action", key=key)
+
+
+def _outcome_parameters(key: ActionKey, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "key": key,
+        "outcome": outcome.kind,
+        "effect_possible": outcome.effect_possible,
+        "result": outcome.result,
+    }
+
+
+async def _lock_around(connection: Connection, key: ActionKey) -> None:
+    """Lock what is written together with an action's outcome, in the lock order.
+
+    Its run, whose end decides who undoes it, and under which both rows of an undo are written; the
+    domain key of the action that it undoes; its own.
     """
+    seen = await fetch(connection, Action, "get_action", key=key)
     if seen is None:
         return
-    if seen["compensator"] is not None or seen["undoes"] is not None:
-        await fetch(connection, "lock_run", run_key=seen["run_key"])
-    keys = [seen["domain_key"]]
-    if seen["undoes"] is not None:
-        undone = await fetch(connection, "get_action", key=seen["undoes"])
-        keys.insert(0, undone and undone["domain_key"])
-    for key in keys:
-        if key is not None:
-            await fetch(connection, "lock_domain_key", domain_key=key)
+    if seen.compensator is not None or seen.undoes is not None:
+        await fetch(connection, Run, "lock_run", run_key=seen.run_key)
+    domain_keys = [seen.domain_key]
+    if seen.undoes is not None:
+        undone = await fetch(connection, Action, "get_action", key=seen.undoes)
+        domain_keys.insert(0, None if undone is None else undone.domain_key)
+    for domain_key in domain_keys:
+        if domain_key is not None:
+            await execute(connection, "lock_domain_key", domain_key=domain_key)
 
 
-async def _became_known(connection: Connection, keys: Sequence[ActionKey]) -> None:
+async def _write_consequences(connection: Connection, keys: Sequence[ActionKey]) -> None:
     """Write what follows from outcomes: another action is undone, or is to be."""
     await execute(connection, "mark_undone", keys=list(keys))
-    await execute(connection, "leave_relay", keys=list(keys))
+    await execute(connection, "dequeue", keys=list(keys))
     for key in keys:
         await execute(connection, "release_undone", key=key)
         await execute(connection, "relay_undo", key=key)

@@ -1,21 +1,22 @@
-"""What a call asks a person midway, and which answer counts for it.
+"""What a call asks a person midway (`interrupt`), and which answer counts for it.
 
-asked                                        the call
------                                        --------
-for the first time                           waits
-the same, carried out again: waiting         waits
-answered                                   gets that answer
-expired                                    is not carried out
-differently than it was asked before         asks anew, and all that it asked after that;
-an answer counts for what its person saw
+the call raises                             and
+---------------                             ---
+a question for the first time               waits
+the same again, carried out once more:
+it waits                                  waits
+it is answered                            gets that answer
+it has expired                            is not carried out
+another question than before                raises that one, and all that came after it anew:
+an answer counts for what its person read
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ..canonical import canonical, parse
 from ..identity import ActionKey, Position, RunKey, action_key
@@ -32,31 +33,35 @@ class Question:
     key: ActionKey
     """The action key of the call."""
     number: int
-    """Counts what this call has asked, from one."""
+    """Counts the questions of this call, from one."""
     run_key: RunKey
+    """The run that makes the call."""
     position: Position
+    """Where in the run the call stands."""
     thread_id: str
+    """The conversation."""
     tool: str
+    """The name of the tool."""
     message: str
+    """What the person reads."""
     payload: str
-    """JSON text: what the tool hands to whoever answers."""
-    asked_at: datetime
+    """JSON text: what the tool adds for the person, or their program."""
+    raised_at: datetime
+    """When the call raised it."""
     expires_at: datetime | None
+    """Until when it may be answered; None is for ever."""
     replaced_at: datetime | None
-    """When the call asked something else in its place."""
+    """When the call raised another question in its place."""
     answer: str | None
-    """JSON text."""
+    """JSON text; None while it waits."""
     answered_by: str | None
+    """The person."""
     answered_at: datetime | None
+    """When they answered."""
     workflow_id: str
-    """Of its run."""
+    """Of its run: where an answer goes."""
     now: datetime
     """The database's clock when the row was read."""
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Question:
-        """Read a row as psycopg gives it, which may have columns of a later release."""
-        return cls(**{name: row[name] for name in _COLUMNS})
 
     @property
     def state(self) -> Literal["waiting", "answered", "expired", "replaced"]:
@@ -75,8 +80,8 @@ class Question:
             return None
         return max((self.expires_at - self.now).total_seconds(), 0.0)
 
-    def asks(self, message: str, payload: str) -> bool:
-        """Whether this is what is asked now: the same words, and the same payload by meaning."""
+    def is_same(self, message: str, payload: str) -> bool:
+        """Whether this is the same question: the same words, and a payload of the same meaning."""
         same = self.message == message
         return same and canonical(parse(self.payload)) == canonical(parse(payload))
 
@@ -90,22 +95,24 @@ class Question:
         )
 
 
-_COLUMNS = tuple(found.name for found in fields(Question))
-
-
 @dataclass(frozen=True)
 class QuestionRequest:
-    """What is asked."""
+    """A question that a call raises."""
 
     run_key: RunKey
+    """The run that makes the call."""
     position: Position
+    """Where in the run the call stands."""
     thread_id: str
+    """The conversation."""
     tool: str
+    """The name of the tool."""
     index: int
     """Which question of the call it is, as the tool is carried out; the first is 0."""
     message: str
+    """What the person reads."""
     payload: str
-    """JSON text."""
+    """JSON text: what the tool adds for the person, or their program."""
     expires_after: timedelta | None
     """None: it waits for ever."""
 
@@ -115,14 +122,14 @@ class QuestionRequest:
         return action_key(self.run_key, self.position)
 
 
-def standing(asked: Sequence[Question], request: QuestionRequest) -> Question | None:
-    """Return what was asked before, if it is what is asked now.
+def raised_before(questions: Sequence[Question], request: QuestionRequest) -> Question | None:
+    """Return the question that the call raised here before, if it is the same one.
 
     Args:
-        asked: What the call has asked and not asked differently since, in order.
-        request: What it asks now.
+        questions: Those that the call has raised and not replaced, in order.
+        request: The one that it raises now.
     """
-    if request.index >= len(asked):
+    if request.index >= len(questions):
         return None
-    found = asked[request.index]
-    return found if found.asks(request.message, request.payload) else None
+    found = questions[request.index]
+    return found if found.is_same(request.message, request.payload) else None

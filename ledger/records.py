@@ -1,23 +1,23 @@
-"""What the ledger holds: runs, actions, their effects and outcomes."""
+"""What the ledger holds of an action: the request, its attempts, the row, the outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 from uuid import UUID
 
 from ..canonical import Json, dumps, parse
 from ..identity import ActionKey, Position, RunKey, action_key
 
-RunState = Literal["running", "stopping", "undoing", "ended"]
 ActionStatus = Literal["pending", "done"]
 OutcomeKind = Literal["ok", "error"]
 Purpose = Literal["forward", "undo", "settle", "relay"]
-"""What a call is for, by which its run has to be in another state: what the plan asks for; the
-undo of an action; to learn what became of one before it is undone; what the relay sees to."""
+"""What a claim is for; each purpose needs its run in another state.
+
+``forward`` carries a call of the plan out; ``undo`` undoes an action; ``settle`` finds out how an
+action ended before it is undone; ``relay`` is for what only the relay carries out or looks up."""
 
 
 class Effect(StrEnum):
@@ -27,14 +27,14 @@ class Effect(StrEnum):
     """
 
     READ = "read"
-    """Repeating it harms nobody. Not in the ledger; simply run again."""
+    """Repeating it does no harm. It is not in the ledger; a lost call is simply made again."""
     IDEMPOTENT = "idempotent"
     """The downstream system deduplicates on our key: called again with the same key and the
     stored arguments, as long as it remembers the key (``key_ttl``)."""
     LOOKUP = "lookup"
-    """The downstream system can be asked whether it happened; never sent again unasked."""
+    """The downstream system can look up whether it happened; never sent again without a lookup."""
     AT_MOST_ONCE = "at_most_once"
-    """Neither: never sent again by itself, parked as unknown until a person settles it."""
+    """Neither: never sent again; parked as unknown until a person settles it."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class Outcome:
     """How an action ended, as it is recorded. The first record stands for ever."""
 
     kind: OutcomeKind
+    """``ok`` or ``error``."""
     result: str
     """JSON text: the returned value, or ``{"type": …, "message": …}`` of an error."""
     effect_possible: bool
@@ -74,7 +75,7 @@ NEVER_SENT: Final = Outcome.error(
     message="its run ended before anything was sent, and the business fact was asked for again",
     effect_possible=False,
 )
-"""Of an intent that nobody sends any more, and that stood in the way of the next one."""
+"""The outcome of an intent that no worker sends, where another call needs its domain key."""
 
 
 @dataclass(frozen=True)
@@ -86,35 +87,40 @@ class Attempt:
     token: UUID
     """Unique to this attempt; keep it for every ledger call that the attempt makes."""
     lease: timedelta
-    """How long nobody else may take the action for dead, from the claim, by the database's
-    clock: the attempt's deadline plus grace. Never renewed."""
+    """How long, from the claim, no other attempt may take the action over: the attempt's deadline
+    plus grace. By the database's clock; never renewed."""
     deadline: timedelta | None = None
-    """How long, from the claim, it may still send something. By default as long as its lease."""
+    """How long, from the claim, the attempt may still send something. By default its lease."""
     scheduled_at: datetime | None = None
-    """When the engine was told of the call, by its clock: the attempts of the call come after."""
+    """When the workflow scheduled the call, by the engine's clock: before all its attempts."""
 
 
 @dataclass(frozen=True)
 class ActionRequest:
-    """An action that somebody is about to take."""
+    """What a claim names: the call, and what is to be done with it."""
 
     run_key: RunKey
+    """The run that makes the call."""
     position: Position
+    """Where in the run the call stands; run and position make the action's key."""
     tool: str
+    """The name of the tool that is called."""
     args: str
     """JSON text of the effective arguments: validated, defaults fixed."""
     effect: Effect
+    """As the tool declares it now. A row that exists keeps its own."""
     requested_digest: str
     """Of the arguments as the plan had them; another one at this position is a divergence."""
     effective_digest: str
     """Of what makes two requests the same business fact; see ``IdempotencyKeyConflict``."""
     domain_key: str | None = None
+    """Names the business fact, where the tool declares a key from the domain."""
     key_ttl: timedelta | None = None
     """How long the downstream system remembers a key; None is for ever."""
     thread_id: str | None = None
     """The conversation that it belongs to; the run's own if none is named."""
     can_look_up: bool = False
-    """Whether the claimant can ask the downstream system what became of a lost attempt."""
+    """Whether the claimant can look up in the downstream system how a lost attempt ended."""
     settles_after: timedelta = timedelta(seconds=60)
     """How long after an attempt may have sent something its effect may still appear there."""
     compensator: str | None = None
@@ -122,15 +128,16 @@ class ActionRequest:
     undoes: ActionKey | None = None
     """The action that it undoes."""
     undoes_domain_key: str | None = None
-    """The domain key of the action that it undoes, whichever holds that."""
+    """The domain key of the action that it undoes: the action that holds that key."""
     purpose: Purpose = "forward"
+    """What the claim is for; see `Purpose`."""
     lookup_only: bool = False
-    """Nothing is sent for it: what became of it is asked, or left to a person."""
+    """Nothing is sent: the action is looked up, or left to a person."""
     owner: str | None = None
     """The workflow that acts. In a sub-agent's run only the one that its parent started last may;
-    in every other run it is not asked about."""
+    in every other run it does not matter."""
     detached: bool = False
-    """The claimant does not carry it out: the relay does, whatever becomes of the run."""
+    """The claimant does not carry the call out: the relay does, whatever becomes of the run."""
 
     @property
     def key(self) -> ActionKey:
@@ -139,127 +146,97 @@ class ActionRequest:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A row of ``agent_runs``."""
-
-    run_key: RunKey
-    workflow_id: str
-    agent: str
-    input_digest: str
-    state: RunState
-    epoch: int
-    opened_attempt_at: datetime
-    ended_attempt_at: datetime | None
-    created_at: datetime
-    stopped_at: datetime | None
-    """When a stop was asked for. Nothing opens the run again."""
-    stop_reason: str | None
-    thread_id: str | None
-    """The conversation that it writes; None where an older release opened it."""
-    spec: str | None
-    """JSON of what it keeps of its agent."""
-    fork_step: int | None
-    """The model turn from which its newest epoch goes another way."""
-    input_tokens: int
-    output_tokens: int
-    """What its model requests took so far."""
-    parent_key: RunKey | None
-    """The run that called it, where it is a sub-agent's."""
-    owner: str | None
-    """The workflow that may act for it, where it is a sub-agent's; ``""`` is none."""
-    compensate: bool
-    """It was stopped, and what it did is to be undone."""
-    undo_began_at: datetime | None
-    """When undoing what it did began last."""
-    undo_ended_at: datetime | None
-    """When that was through, with everything undone or a list of what stands."""
-    gone_as: str | None
-    """How its workflow ended, where the run could not say so itself."""
-    namespace: str | None
-    """Temporal's; None where an older release, or nobody, has said it."""
-    now: datetime
-    """The database's clock when the row was read."""
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row as psycopg gives it, which may have columns of a later release."""
-        return cls(**{name: row[name] for name in _RUN_COLUMNS})
-
-    def is_of(self, workflow_id: str) -> bool:
-        """Whether this workflow may act for it."""
-        return self.owner in (None, workflow_id)
-
-
-@dataclass(frozen=True)
 class Action:
     """A row of ``agent_actions``; times are by the database's clock unless they say otherwise."""
 
     key: ActionKey
+    """Run and position, as one text."""
     tool: str
+    """The name of the tool."""
     args: str
+    """JSON text of the effective arguments, as they were first claimed."""
     status: ActionStatus
+    """``pending`` until an outcome is recorded; ``done`` is final."""
     result: str | None
+    """JSON text: the returned value, or the error; see `Outcome.result`."""
     created_at: datetime
+    """When the row was written."""
     run_key: RunKey
+    """The run that made the call."""
     position: Position
+    """Where in the run the call stands."""
     thread_id: str | None
+    """The conversation; None is the run's own."""
     idempotency_key: str | None
+    """What is sent to the downstream system; None for an action that is never sent."""
     domain_key: str | None
+    """The business fact, where the tool declares a key from the domain."""
     generation: int
+    """Which holder of the domain key it is; counts from one."""
     effect: Effect
+    """As the tool declared it when the row was written."""
     key_ttl: timedelta | None
+    """How long the downstream system remembers the key; None is for ever."""
     requested_digest: str
+    """Of the arguments as the plan had them."""
     effective_digest: str
+    """Of what makes two calls the same business fact."""
     claim_token: UUID | None
+    """The token of the attempt that claimed last."""
     claimed_by: ActionKey | None
+    """The action whose call carries the row out: this one, or one with the same domain key."""
     attempt_at: datetime | None
-    """When the attempt that dispatched last began, by the engine's clock."""
+    """When the attempt that claimed last began, by the engine's clock."""
     lease_until: datetime | None
+    """Until then no other attempt takes it over."""
     tries: int
     """How often it was dispatched: given to its tool to call."""
     dispatched_at: datetime | None
+    """Of the first dispatch; None is an intent, of which nothing was sent."""
     done_at: datetime | None
+    """When the outcome was recorded."""
     outcome: OutcomeKind | None
+    """``ok`` or ``error``; None while it is pending."""
     effect_possible: bool | None
+    """Whether the outside world may have changed; None while it is pending."""
     parked_at: datetime | None
+    """Since when it waits for a person."""
     parked_reason: str | None
+    """Why it does."""
     duplicate_of: ActionKey | None
+    """The action whose outcome this one has, where nothing was sent for it."""
     codec_version: int
+    """Of the codec that wrote ``result``."""
     decided_by: str | None
-    """Who settled it, where a person did."""
+    """The person who settled it."""
     decided_at: datetime | None
+    """When they did."""
     failures: int
     """Tries that the tool itself failed; dead workers and outages do not count."""
     sent_until: datetime | None
-    """Until when an attempt so far may still send something."""
-    asking: bool
-    """The attempt that owns it asks the downstream system, and has sent nothing itself."""
+    """Until then an attempt so far may still send something."""
+    looking_up: bool
+    """The attempt that holds the claim looks it up, and has sent nothing itself."""
     in_progress: bool
     """The downstream system said that it is at work on this very request."""
     settled_at: datetime | None
-    """When it became known, after it had been unknown."""
-    notified_step: int | None
-    """The model turn that told the run so, where an older release did."""
+    """When it became known, after it had been unknown or pending to the model."""
     notified_version: int | None
-    """The version of the thread in which the model was told so."""
+    """The version of the thread in which the model read that."""
     compensator: str | None
     """The tool that undoes it."""
     undoes: ActionKey | None
+    """The action that this one undoes."""
     undone_by: ActionKey | None
+    """The action that undid this one."""
     reopened_at: datetime | None
-    """When it was tried again, or asked about, after it had been parked."""
+    """When it was tried again, or looked up, after it had been parked."""
     relayed: bool
     """The relay sends it, whatever becomes of its run."""
     now: datetime
     """The database's clock when the row was read."""
     state_changes: str | None = None
-    """JSON of what it changed in the conversation's state, recorded with its outcome."""
-
-    @classmethod
-    def from_row(cls, row: Mapping[str, Any]) -> Self:
-        """Read a row as psycopg gives it."""
-        values = {name: row[name] for name in _ACTION_COLUMNS}
-        return cls(**{**values, "effect": Effect(row["effect"])})
+    """JSON text of what it changed in the conversation's state, recorded with its outcome."""
 
     @property
     def parked(self) -> bool:
@@ -270,6 +247,19 @@ class Action:
     def leased(self) -> bool:
         """Whether an attempt may still be at work on it."""
         return self.lease_until is not None and self.lease_until > self.now
+
+    @property
+    def key_life(self) -> timedelta | None:
+        """How long the downstream system still remembers the key; None is for ever."""
+        if self.key_ttl is None or self.dispatched_at is None:
+            return None
+        return self.key_ttl - (self.now - self.dispatched_at)
+
+    @property
+    def key_forgotten(self) -> bool:
+        """Whether the downstream system has forgotten the key: it would take a new call for new."""
+        life = self.key_life
+        return life is not None and life <= timedelta()
 
     @property
     def state(self) -> Literal["intent", "dispatched", "unknown", "ok", "error"]:
@@ -291,7 +281,3 @@ class Action:
             effect_possible=self.effect_possible,
             state_changes=self.state_changes,
         )
-
-
-_RUN_COLUMNS = tuple(field.name for field in fields(Run))
-_ACTION_COLUMNS = tuple(field.name for field in fields(Action))

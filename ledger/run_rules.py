@@ -1,21 +1,31 @@
-"""What a run's row lets start: by what a call is for, and by who carries the run out.
+"""The rules of runs: what a run may start, by what a call is for and which workflow acts.
 
-Pure functions over the locked row of a run, as `claims` has them over that of an action.
+Pure functions over the locked rows of runs, as `claim_rules` has them over those of actions.
 """
 
 from __future__ import annotations
 
-from ..errors import Fenced, RunNotRunning, StaleThread
-from ..identity import epoch_of, step_of
-from .calls import Row
+from collections.abc import Sequence
+from datetime import datetime
+
+from ..errors import (
+    Fenced,
+    ResetRefused,
+    RunInputConflict,
+    RunNotRunning,
+    StaleThread,
+    SubAgentClosed,
+)
+from ..identity import UNDO_PREFIX, Position, RunKey, epoch_of, position_in_parent, step_of
 from .records import Action, ActionRequest
+from .run_records import Run
 
 
-def may_start(run: Row, request: ActionRequest) -> bool:
+def may_start(run: Run, request: ActionRequest) -> bool:
     """Whether the run may start something. False: it has ended and might be opened again.
 
     Raises:
-        RunNotRunning: It is stopped or being undone, or the request only asks.
+        RunNotRunning: It is stopped or being undone, or the request is for a lookup only.
         StaleThread: It was forked, and goes another way from an earlier turn on.
         Fenced: Another workflow carries it out by now.
     """
@@ -23,33 +33,113 @@ def may_start(run: Row, request: ActionRequest) -> bool:
         raise RunNotRunning(f"{request.key} is only asked about, and was never sent")
     match request.purpose:
         case "undo":
-            return run["state"] == "undoing" or run["undo_ended_at"] is not None
+            return run.state == "undoing" or run.undo_ended_at is not None
         case "settle":
-            return bool(run["state"] == "undoing")
+            return run.state == "undoing"
         case "relay":
-            # What was stopped is never driven forward.
-            return run["state"] in ("running", "ended") and run["stopped_at"] is None
+            # A stopped run is never driven forward.
+            return run.state in ("running", "ended") and run.stopped_at is None
         case "forward":
-            return _runs_forward(run, request)
+            return _goes_forward(run, request)
 
 
-def _runs_forward(run: Row, request: ActionRequest) -> bool:
-    older = run["epoch"] > epoch_of(request.position)
-    if older and (step_of(request.position) or 0) >= run["fork_step"]:
+def _goes_forward(run: Run, request: ActionRequest) -> bool:
+    if was_forked_before(run, request.position):
         raise StaleThread(f"{request.key}: the run was forked, and goes another way")
-    if run["state"] in ("stopping", "undoing"):
+    if run.state in ("stopping", "undoing"):
         raise RunNotRunning(
-            f"the run {run['run_key']} is {run['state']}", stopping=run["state"] == "stopping"
+            f"the run {run.run_key} is {run.state}", stopping=run.state == "stopping"
         )
-    if run["stopped_at"] is not None:
-        raise RunNotRunning(f"the run {run['run_key']} was stopped: {run['stop_reason']}")
-    running = bool(run["state"] == "running")
-    if running and run["owner"] not in (None, request.owner):
-        raise Fenced(f"{request.run_key} is carried out by {run['owner'] or 'no workflow'} by now")
-    return running
+    if run.stopped_at is not None:
+        raise RunNotRunning(f"the run {run.run_key} was stopped: {run.stop_reason}")
+    if run.state == "running" and not run.is_owned_by(request.owner):
+        raise Fenced(f"{request.run_key} is carried out by {run.owner or 'no workflow'} by now")
+    return run.state == "running"
 
 
-def is_the_relays(run: Row, found: Action) -> bool:
-    """Whether the relay sees to a row: its run is over, or does not see to it itself."""
-    settled = found.status == "done" or found.parked
-    return settled or run["state"] == "ended" or found.relayed or found.reopened_at is not None
+def was_forked_before(run: Run, position: Position) -> bool:
+    """Whether a fork of the run has taken back the model turn of this call."""
+    if run.epoch <= epoch_of(position) or run.fork_step is None:
+        return False
+    return (step_of(position) or 0) >= run.fork_step
+
+
+def may_raise_question(run: Run | None, position: Position) -> bool:
+    """Whether a call of the run may raise a question."""
+    return run is not None and run.state == "running" and not was_forked_before(run, position)
+
+
+def is_for_the_relay(run: Run, action: Action) -> bool:
+    """Whether the relay may claim the row: its run is over, or does not carry it out itself."""
+    settled = action.status == "done" or action.parked
+    return settled or run.state == "ended" or action.relayed or action.reopened_at is not None
+
+
+def will_be_sent(intent: Action, run: Run | None) -> bool:
+    """Whether an intent may still be sent.
+
+    Its run sends it while it is running, or an undo of the run while that lasts. The relay sends
+    its own also after the run's end, unless the run was stopped. The run is not locked: that would
+    be a deadlock. A run that is opened again at this very moment finds its intent void, or has
+    claimed it.
+    """
+    if run is None:
+        return False
+    if intent.position.startswith(UNDO_PREFIX):
+        return run.state == "undoing"
+    relayed = intent.relayed and run.state == "ended" and run.stopped_at is None
+    return run.state == "running" or relayed
+
+
+def check_ancestors(line: Sequence[Run], parent: RunKey, by: str) -> None:
+    """Refuse a sub-agent's run whose parents do not all run.
+
+    Args:
+        line: The parent and all above it, the topmost first.
+        parent: The run whose call begins the sub-agent's.
+        by: The parent's workflow.
+
+    Raises:
+        RunNotRunning: One of them is stopping, undoing, ended, or not in the ledger.
+        Fenced: Another workflow carries the parent out by now.
+    """
+    if not line:
+        raise RunNotRunning(f"the run {parent} is not in the ledger", known=False)
+    for run in line:
+        if run.state != "running" or run.stopped_at is not None:
+            raise RunNotRunning(
+                f"the run {run.run_key} is {run.state}", stopping=run.state == "stopping"
+            )
+    if not line[-1].is_owned_by(by):
+        raise Fenced(f"{parent} is carried out by {line[-1].owner or 'no workflow'} by now")
+
+
+def check_sub_run(run: Run, workflow_id: str, input_digest: str, attempt_at: datetime) -> None:
+    """Refuse to give a sub-agent's run to a workflow.
+
+    Raises:
+        RunInputConflict: It was begun with other input.
+        SubAgentClosed: It was stopped, or closed without an answer.
+        Fenced: A later call has given it to another workflow.
+    """
+    if run.input_digest and run.input_digest != input_digest:
+        raise RunInputConflict(f"{run.run_key} was begun with other input")
+    if run.stopped_at is not None:
+        raise SubAgentClosed(run.stop_reason or "")
+    if run.workflow_id != workflow_id and run.opened_attempt_at > attempt_at:
+        raise Fenced(f"{run.run_key} was given to {run.workflow_id} since")
+
+
+def called_at(run: Run, parent: RunKey) -> Position | None:
+    """Return the call of ``parent`` that began the run; None where another run's call did."""
+    return position_in_parent(run.run_key) if run.parent_key == parent else None
+
+
+def check_not_stopped(run: Run) -> None:
+    """Refuse to open a run again that was stopped.
+
+    Raises:
+        ResetRefused: It was.
+    """
+    if run.stopped_at is not None:
+        raise ResetRefused(f"{run.run_key} was stopped for good: {run.stop_reason}")

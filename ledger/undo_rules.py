@@ -2,19 +2,19 @@
 
 Pure functions over rows, so that they can be read, and tested, by themselves.
 
-    of an action that can be taken back          is due
-    -----------------------------------          ------
+    an action that can be undone                 is due
+    ----------------------------                 ------
     never dispatched, or no effect               nothing: nothing happened
-    a receipt of another action                  nothing: it is not this run's
-    undone already, by whomever                  nothing
-    unknown                                      to be settled, before any undo; once
+    has the outcome of another action            nothing: it is not this run's
+    undone already                               nothing
+    unknown                                      to settle it, before any undo; once
     it stands, and no undo of it                 its undo
     ... an undo that was lost on its way         that undo again
-    ... an undo that is unknown                  that undo again, when a person asks for it, where
-                                                 its key or a look keeps it from counting twice;
-                                                 else nothing: a person settles that
-    ... an undo that had no effect               another one, when a person asks for it
-    ... an undo of the plan's own, unknown       that call, to be settled as any other
+    ... an undo that is unknown                  that undo again, when a person requests it, where
+                                                 its key or a lookup keeps it from counting twice;
+                                                 else nothing: a person settles it
+    ... an undo that had no effect               another one, when a person requests it
+    ... an undo that the plan called, unknown    to settle that call, as any other
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ..canonical import parse, scrub
+from ..errors import RunNotRunning, UndoRefused
 from ..identity import (
     UNDO_PREFIX,
     ActionKey,
@@ -37,8 +38,8 @@ from ..identity import (
     undo_position,
     within_run,
 )
-from .claim_rules import key_forgotten
 from .records import Action, Effect
+from .run_records import Run
 
 Fate = Literal["undone", "stands", "unknown"]
 UndoState = Literal["nothing to undo", "compensated", "partly compensated"]
@@ -49,10 +50,11 @@ class DueUndo:
     """What is to be done next about an action."""
 
     action: Action
+    """The action that is undone, or settled first."""
     at: Position | None
-    """Where its undo stands; None where it is unknown, and has to be settled first."""
+    """The position of its undo; None where it is unknown, and is settled first."""
     parked: bool = False
-    """It, or its undo that was begun, is parked, and may be tried again."""
+    """The action, or its undo that was begun, is parked, and may be tried again."""
     begun: Action | None = None
     """The row of that undo, where an attempt at it was lost."""
 
@@ -63,9 +65,9 @@ class DueUndo:
 
     @property
     def passes(self) -> ActionKey:
-        """What is passed by where it cannot be done: the undo, or the question what became of it.
+        """The key that is passed by where this cannot be done: the undo's, or the action's own.
 
-        Two things: what could not be settled may become known all the same, and is undone then.
+        They differ: an action that could not be settled may become known later, and is undone then.
         """
         return self.action.key if self.at is None else action_key(self.action.run_key, self.at)
 
@@ -75,18 +77,23 @@ class ActionFate:
     """What became of an action that took effect, or may have."""
 
     key: ActionKey
+    """The action."""
     run_key: RunKey
+    """The run that made the call."""
     position: Position
+    """Where in that run the call stands."""
     tool: str
+    """The name of the tool."""
     args: str
     """JSON text."""
     fate: Fate
+    """``undone``, ``stands`` or ``unknown``."""
     why: str = ""
-    """Why it stands, or is unknown; who undid it."""
+    """Why it stands, or is unknown; which action undid it."""
 
     @property
     def at(self) -> str:
-        """Where it was called, seen from the run that somebody started: ``2.0/0.1``."""
+        """Where it was called, seen from the run that a caller started: ``2.0/0.1``."""
         return within_run(self.run_key, self.position)
 
 
@@ -95,15 +102,35 @@ class UndoReport:
     """What of a run's actions is undone, and what stands."""
 
     state: UndoState
+    """``nothing to undo``, ``compensated`` or ``partly compensated``."""
     actions: list[ActionFate]
     """Those that took effect, or may have, in the order of their undo."""
     left_out: int = 0
-    """How many more there are, where it had to be short to travel: first of all undone ones."""
+    """How many more there are, where the report had to be shortened; undone ones first."""
 
     @property
     def standing(self) -> list[ActionFate]:
         """What is not undone."""
         return [one for one in self.actions if one.fate != "undone"]
+
+
+def must_undo(run: Run, *, failed: bool, again: bool, attempt_at: datetime) -> bool:
+    """Whether a run is to be undone; see `UndoLedger.begin`.
+
+    Raises:
+        UndoRefused: A person requested it, and the run is running.
+        RunNotRunning: The run ended after this attempt began.
+    """
+    if again and run.state == "running":
+        raise UndoRefused(f"{run.run_key} is {run.state}")
+    if run.state == "ended" and run.ended_attempt_at and run.ended_attempt_at >= attempt_at:
+        # A late attempt, whose undo is over: it must not begin another one.
+        raise RunNotRunning(f"{run.run_key} has ended")
+    if run.parent_key is not None and not again:
+        # The undo of its parent reaches it, and a second one must not work on the same actions.
+        # Only its own stop can request one.
+        return run.compensate
+    return again or run.state == "undoing" or failed or run.compensate
 
 
 def due(
@@ -115,8 +142,8 @@ def due(
     """Return what is to be done about these rows: all that is unknown, or else the undos.
 
     Args:
-        rows: The actions that can be taken back, and those that took back.
-        since: When this unwinding began. What it tried to no avail is not tried again by it.
+        rows: The actions that can be undone, and those that undo them.
+        since: When this undo began. It does not try again what it has tried in vain.
         passed: What it passes by, as `DueUndo.passes`.
     """
     undos: dict[ActionKey, list[Action]] = {}
@@ -133,7 +160,7 @@ def due(
 
 
 def _step(row: Action, undos: Sequence[Action], since: datetime | None) -> DueUndo | None:
-    if not _takes_back(row):
+    if not _can_be_undone(row):
         return None
     if row.status == "pending":
         return _settling(row, since)
@@ -142,12 +169,12 @@ def _step(row: Action, undos: Sequence[Action], since: datetime | None) -> DueUn
             return _again(row, undo, since)
     ours = [undo for undo in undos if _is_ours(undo)]
     if any(since is not None and undo.created_at >= since for undo in ours):
-        return None  # it had no effect, this time either
+        return None  # it had no effect this time either
     return DueUndo(row, undo_position(row.position, len(ours) + 1))
 
 
 def _again(row: Action, undo: Action, since: datetime | None) -> DueUndo | None:
-    """Have an undo that was begun brought to its end, if that can be."""
+    """Return the undo that was begun, to bring it to its end, if that is possible."""
     if undo.parked and not _may_be_tried(undo, since):
         return None
     if _is_ours(undo):
@@ -156,27 +183,27 @@ def _again(row: Action, undo: Action, since: datetime | None) -> DueUndo | None:
 
 
 def _is_ours(undo: Action) -> bool:
-    """Whether an unwinding made it, and not the plan (a refund that the model asked for)."""
+    """Whether an undo of the run made it, and not the plan (a refund that the model called)."""
     return undo.position.startswith(UNDO_PREFIX)
 
 
 def _settling(row: Action, since: datetime | None) -> DueUndo | None:
-    """Have it settled what became of an action; once, where it stays unknown."""
+    """Return that an action is to be settled; once, where it stays unknown."""
     again = not row.parked or _may_be_tried(row, since)
     return DueUndo(row, None, parked=row.parked) if again else None
 
 
 def _may_be_tried(row: Action, since: datetime | None) -> bool:
-    """Whether this unwinding may try again, or ask about, what is parked."""
+    """Whether this undo may try again, or look up, a parked action."""
     if row.duplicate_of is not None or row.effect is Effect.AT_MOST_ONCE:
         return False
     tried = since is not None and row.parked_at is not None and row.parked_at >= since
-    forgotten = row.effect is Effect.IDEMPOTENT and key_forgotten(row)
+    forgotten = row.effect is Effect.IDEMPOTENT and row.key_forgotten
     return not (tried or row.leased or forgotten)
 
 
-def _takes_back(row: Action) -> bool:
-    """Whether this is an action that stands, or may, and can be taken back."""
+def _can_be_undone(row: Action) -> bool:
+    """Whether this is an action that stands, or may stand, and that a tool can undo."""
     return (
         row.compensator is not None
         and row.undone_by is None
@@ -190,12 +217,12 @@ def _takes_back(row: Action) -> bool:
 def _order(row: Action) -> Any:
     """Reverse order of dispatch, then of call."""
     numbers = [int(part) for part in re.findall("[0-9]+", row.position)]
-    assert row.dispatched_at is not None, "only what was dispatched is taken back"
+    assert row.dispatched_at is not None, "only what was dispatched is undone"
     return (row.dispatched_at, numbers, row.key)
 
 
 def report(rows: Sequence[Action]) -> UndoReport:
-    """Say what became of each action that took effect, or may have."""
+    """Return what became of each action that took effect, or may have."""
     undos = {row.undoes: row for row in rows if row.undoes is not None}
     forward = [
         row
@@ -245,12 +272,12 @@ def _fate(row: Action, undo: Action | None) -> ActionFate:
 
 
 def _named(key: ActionKey, row: Action) -> str:
-    """Name an action to who looks at another one: by its position, if it is the same run's."""
+    """Name an action beside another one: by its position, if both are of one run."""
     run, at = split_action_key(key)
     return at if run == row.run_key else key
 
 
 def _reason(undo: Action) -> str:
-    told = parse(undo.result) if undo.outcome == "error" and undo.result else None
-    message = told.get("message") if isinstance(told, dict) else None
+    error = parse(undo.result) if undo.outcome == "error" and undo.result else None
+    message = error.get("message") if isinstance(error, dict) else None
     return f": {scrub(str(message), limit=300)}" if message else ""

@@ -80,7 +80,7 @@ async def call_named(client: AgentClient, call: str) -> tuple[RunHandle, str]:
         return client.run(run_id), position
     ledger = await client.ledger()
     above = await newest_named(ledger, run_id)
-    below = await ledger.get_run(RunKey(f"{above.run_key}/{path}"))
+    below = await ledger.runs.get(RunKey(f"{above.run_key}/{path}"))
     if below is None:
         raise RunNotFound(f"the run {run_id!r} has no sub-agent at {path}")
     return client.run(below.workflow_id), position
@@ -101,7 +101,7 @@ def approvals_table(found: Sequence[Approval]) -> RenderableType:
             text(one.tool, limit=24),
             text(one.approved_args, limit=200),
             state_text(one.state),
-            f"{age(one.now - one.asked_at)} ago",
+            f"{age(one.now - one.requested_at)} ago",
         )
     return table
 
@@ -132,7 +132,7 @@ def questions_table(found: Sequence[Question]) -> RenderableType:
             text(one.tool, limit=24),
             asks,
             state_text(one.state),
-            f"{age(one.now - one.asked_at)} ago",
+            f"{age(one.now - one.raised_at)} ago",
         )
     return table
 

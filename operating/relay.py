@@ -13,12 +13,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from ..activities.runs.relay_triggers import schedule_id
 from ..client import AgentClient
 from ..errors import ConfigurationError
-from ..ledger import GoneRun, Waiting
+from ..ledger import LostRun, QueuedAction
 from .console import ERR, OUT, age, table_of, text
 
 _WHY: Final = {
     "send": "to be sent",
-    "ask": "its run is gone",
+    "lookup": "its run is lost",
     "undo": "happened after the undo",
 }
 
@@ -35,9 +35,9 @@ class RelayReport:
     """When it looked last, if it has."""
     next: datetime | None
     """When it looks next."""
-    waiting: Sequence[Waiting]
+    waiting: Sequence[QueuedAction]
     """The actions in its queue, and those that it left to a person."""
-    gone: Sequence[GoneRun]
+    gone: Sequence[LostRun]
     """The runs that ended without closing themselves, with actions that stand or are unknown."""
 
 
@@ -46,7 +46,7 @@ async def report(client: AgentClient, *, limit: int) -> RelayReport:
     named = schedule_id(client.task_queue)
     ledger = await client.ledger()
     waiting = await ledger.relay.list(limit=limit)
-    gone = await ledger.relay.list_gone(limit=limit)
+    gone = await ledger.relay.list_lost(limit=limit)
     try:
         described = await client.temporal.get_schedule_handle(named).describe()
     except RPCError as err:
@@ -105,10 +105,7 @@ def data(found: RelayReport) -> dict[str, Any]:
         **asdict(found),
         "waiting": [
             {
-                **asdict(one.queued),
-                "run_key": one.run_key,
-                "position": one.position,
-                "parked_reason": one.parked_reason,
+                **{name: value for name, value in asdict(one).items() if name != "now"},
                 "overdue": one.overdue,
             }
             for one in found.waiting
@@ -116,38 +113,36 @@ def data(found: RelayReport) -> dict[str, Any]:
     }
 
 
-def _say_what_to_do(waiting: Sequence[Waiting]) -> None:
+def _say_what_to_do(waiting: Sequence[QueuedAction]) -> None:
     if any(one.overdue for one in waiting):
         ERR.print("What nobody takes: no worker that runs serves its tool.", style="yellow")
-    if any(one.queued.due_at is None for one in waiting):
+    if any(one.due_at is None for one in waiting):
         ERR.print(
             "What waits for a person: commitline actions show KEY, then reopen or settle",
             style="dim",
         )
 
 
-def _queue(waiting: Sequence[Waiting]) -> RenderableType:
+def _queue(waiting: Sequence[QueuedAction]) -> RenderableType:
     table = table_of(("action", {"overflow": "fold"}), "tool", "why", "due")
     for one in waiting:
-        due = one.queued.due_at
+        due = one.due_at
         left = None if due is None else due - one.now
         when = "waits for a person" if left is None else "now"
         if left is not None and left > timedelta():
             when = f"in {age(left)}"
         if one.overdue:
             when = "now; nobody takes it"
-        table.add_row(
-            text(one.queued.key), text(one.queued.tool, limit=32), _WHY[one.queued.why], when
-        )
+        table.add_row(text(one.key), text(one.tool, limit=32), _WHY[one.why], when)
     return table
 
 
-def _gone(runs: Sequence[GoneRun], now: datetime) -> RenderableType:
+def _gone(runs: Sequence[LostRun], now: datetime) -> RenderableType:
     table = table_of(("run", {"overflow": "fold"}), "ended", "stands", "unknown", "age")
     for one in runs:
         table.add_row(
             text(one.workflow_id),
-            one.gone_as.replace("_", " "),
+            one.workflow_status.replace("_", " "),
             str(one.stands),
             str(one.unknown),
             age(now - one.ended_at),

@@ -20,8 +20,8 @@ async def runs_named(ledger: ActionLedger, id: str) -> Sequence[Run]:
     Raises:
         RunNotFound: The ledger has none.
     """
-    one = await ledger.get_run(RunKey(id))
-    found = [one] if one is not None else await ledger.list_runs(workflow_id=id, limit=RUNS_AT_MOST)
+    one = await ledger.runs.get(RunKey(id))
+    found = [one] if one is not None else await ledger.runs.list(workflow_id=id, limit=RUNS_AT_MOST)
     if not found:
         raise RunNotFound(f"the ledger has no run {id!r}")
     return found

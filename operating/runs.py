@@ -49,7 +49,7 @@ async def newest_runs(client: AgentClient, *, limit: int) -> list[dict[str, Any]
 
 
 async def _newest_of(ledger: ActionLedger, runs: Sequence[WorkflowExecution]) -> dict[str, Run]:
-    newest = await asyncio.gather(*(ledger.list_runs(workflow_id=run.id, limit=1) for run in runs))
+    newest = await asyncio.gather(*(ledger.runs.list(workflow_id=run.id, limit=1) for run in runs))
     return {run.id: rows[0] for run, rows in zip(runs, newest, strict=True) if rows}
 
 
@@ -67,13 +67,13 @@ async def _undone(ledger: ActionLedger, run: Run | None) -> str | None:
 
 async def handle_of(client: AgentClient, id: str) -> RunHandle:
     """Return the run of a workflow's id, the newest; or by a run's key that one and no other."""
-    run = await (await client.ledger()).get_run(RunKey(id))
+    run = await (await client.ledger()).runs.get(RunKey(id))
     return client.run(id) if run is None else client.run(run.workflow_id, run_key=run.run_key)
 
 
 async def earlier_runs(client: AgentClient, id: str) -> Sequence[RunKey]:
     """Return the keys of the runs that had a workflow's id before its newest, newest first."""
-    found = await (await client.ledger()).list_runs(workflow_id=id, limit=RUNS_AT_MOST)
+    found = await (await client.ledger()).runs.list(workflow_id=id, limit=RUNS_AT_MOST)
     return [run.run_key for run in found[1:]]
 
 

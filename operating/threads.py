@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..handles.thread_message import ThreadMessage
 from ..ledger import ActionLedger, Thread
-from ..ledger.threads import NO_STATE
+from ..ledger.thread_records import NO_STATE
 from .console import OUT, age, moment, table_of, text
 
 
@@ -34,7 +34,7 @@ async def conversation(ledger: ActionLedger, id: str) -> tuple[Sequence[ThreadMe
 async def thread_id(ledger: ActionLedger, id: str) -> str:
     """Return a conversation's id, by itself or by the id of its newest run."""
     if await ledger.threads.get(id) is None:
-        newest = await ledger.list_runs(workflow_id=id, limit=1)
+        newest = await ledger.runs.list(workflow_id=id, limit=1)
         if newest and newest[0].thread_id is not None:
             return newest[0].thread_id
     return id

@@ -110,7 +110,7 @@ async def open_run(ledger: ActionLedger, run: RunKey, second: float = 0, **given
         "input_digest": "input",
         "attempt_at": after_noon(second),
     }
-    return await ledger.open_run(run_key=run, **{**plain, **given})
+    return await ledger.runs.open(run_key=run, **{**plain, **given})
 
 
 async def dispatched(
@@ -200,10 +200,9 @@ def action_row(run: RunKey, at: str, now: datetime, **given: Any) -> Action:
         "compensator": None,
         "undoes": None,
         "undone_by": None,
-        "asking": False,
+        "looking_up": False,
         "in_progress": False,
         "relayed": False,
-        "notified_step": None,
         "notified_version": None,
         "codec_version": 1,
     }

@@ -69,7 +69,7 @@ class AttemptQuestions:
             if open_question.index < len(self._earlier):
                 found = self._earlier[open_question.index]
                 # An answer counts only for the question that its person saw.
-                if found.answer is not None and found.asks(
+                if found.answer is not None and found.is_same(
                     open_question.message, open_question.payload
                 ):
                     return parse(found.answer)

@@ -30,7 +30,7 @@ from .validation import explain
 
 Isolation = Literal["none", "process"]
 UndoUnknown = Literal["resend", "park"]
-Relay = Literal["ask", "resend"]
+Relay = Literal["lookup", "resend"]
 
 RESULT: Final = "result"
 """The parameter of a compensator that gets the result of the action that it undoes."""

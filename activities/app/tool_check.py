@@ -139,7 +139,7 @@ def _undo(made: Tool) -> Iterator[tuple[Any, str]]:
     yield made.undoes is not None and reads, "is a READ: it undoes nothing"
     yield (
         made.relay not in typing.get_args(Relay),
-        f"has an unknown relay {made.relay!r}; there are 'ask' and 'resend'",
+        f"has an unknown relay {made.relay!r}; there are 'lookup' and 'resend'",
     )
     yield (
         made.relay == "resend" and made.effect is not Effect.IDEMPOTENT,

@@ -86,7 +86,7 @@ class ToolDecorator:
     """What becomes of a call that is unknown when its run is undone, where no lookup can tell.
     ``"resend"`` sends an ``IDEMPOTENT`` one again under its key, to learn what became of it, and
     then undoes it; ``"park"`` leaves it to a person."""
-    relay: Relay = "ask"
+    relay: Relay = "lookup"
     """What the relay does about a call whose run is gone (terminated, timed out), and that is not
     known to have ended. ``"ask"`` asks the downstream system, if there is a ``lookup``, and else
     leaves the call to a person; ``"resend"`` also sends an ``IDEMPOTENT`` one again under its

@@ -7,7 +7,7 @@ from typing import Final
 from uuid import UUID
 
 from ...identity import ActionKey
-from ...ledger.claim_rules import Dispatched, Owned
+from ...ledger.claim_results import Dispatched, HeldClaim
 from ...ledger.records import Outcome, OutcomeKind
 from .sizes import MAX_CONTENT
 
@@ -35,9 +35,9 @@ class Unrecorded:
     """JSON text of what it changed in the conversation's state."""
 
     @property
-    def owned(self) -> Owned:
+    def held(self) -> HeldClaim:
         """By which it is recorded."""
-        return Owned(ActionKey(self.key), UUID(self.token), self.domain_key)
+        return HeldClaim(ActionKey(self.key), UUID(self.token), self.domain_key)
 
     @property
     def known(self) -> Outcome | None:

@@ -28,12 +28,12 @@ from temporalio import activity
 from ...errors import ActionError, IdempotencyKeyConflict
 from ...identity import ActionKey
 from ...ledger import (
+    Accepted,
     Action,
     ActionLedger,
     AlreadyDone,
     Dispatched,
     Effect,
-    Intended,
     LookUp,
     Outcome,
     Parked,
@@ -115,7 +115,7 @@ class ActionAttempt:
                     return self._reply_done(action)
                 case Parked(action):
                     return self._reply_unknown(action)
-                case Intended(action):
+                case Accepted(action):
                     return self._reply_accepted(action)
                 case LookUp():
                     row, ended = claim.call, await self._look_up(claim)

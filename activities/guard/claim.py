@@ -22,6 +22,7 @@ from temporalio import activity
 from ...crash import crash_point
 from ...errors import LedgerUnavailable, RunNotRunning
 from ...ledger import (
+    Accepted,
     ActionLedger,
     ActionRequest,
     AlreadyDone,
@@ -29,7 +30,6 @@ from ...ledger import (
     Busy,
     Claim,
     Dispatched,
-    Intended,
     LookUp,
     Parked,
 )
@@ -50,7 +50,7 @@ the row says that the attempt may send for so much longer."""
 _BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 """Between two claims while another action is at work on the same key, time after time."""
 
-Claimed: TypeAlias = Dispatched | LookUp | AlreadyDone | Parked | Intended
+Claimed: TypeAlias = Dispatched | LookUp | AlreadyDone | Parked | Accepted
 """How a claim ends: never with *busy*."""
 
 
@@ -129,7 +129,7 @@ class Claims:
                 raise
         # No activity of ours has opened it, or a failover lost it.
         info = activity.info()
-        await self._ledger.open_run(
+        await self._ledger.runs.open(
             run_key=self._call.header.run_key,
             workflow_id=info.workflow_id or "",
             agent=info.workflow_type or "",

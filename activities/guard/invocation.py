@@ -103,7 +103,7 @@ class Invocation:
             taken_over: An earlier attempt may have called already.
         """
         return self._context(
-            claim.place, claim.idempotency_key, taken_over=taken_over, asked=claim.asked
+            claim.place, claim.idempotency_key, taken_over=taken_over, asked=claim.questions
         )
 
     def read_context(self, asked: Sequence[Question]) -> ToolContext:

@@ -47,7 +47,9 @@ async def write_question(
     over = claim is None or not claim.taken_over
 
     async def write() -> tuple[Question, Action | None]:
-        return await ledger.questions.ask(request, claim, attempt_at=attempt_at, over=over)
+        return await ledger.questions.raise_question(
+            request, claim, attempt_at=attempt_at, over=over
+        )
 
     crash_point("before_record", tool=call.guarded.name)
     question, row = await finish(write)

@@ -70,7 +70,7 @@ class ReadAttempt:
         if self._call.is_first or self._call.guarded.questions is None:
             return ()
         try:
-            return await self._ledger.questions.asked(self._request.key)
+            return await self._ledger.questions.of_call(self._request.key)
         except LedgerUnavailable as err:
             raise self._call.not_started(err.message) from err
 

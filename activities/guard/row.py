@@ -235,8 +235,8 @@ class ClaimedRow:
         if parent_of(run_key) is None:
             return False
         with suppress(LedgerUnavailable):
-            run = await despite_cancellation(self._ledger.get_run(run_key))
+            run = await despite_cancellation(self._ledger.runs.get(run_key))
             # A stop is final: no workflow takes over then.
             here = activity.info().workflow_id or ""
-            return run is not None and run.stopped_at is None and not run.is_of(here)
+            return run is not None and run.stopped_at is None and not run.is_owned_by(here)
         return False

@@ -44,5 +44,5 @@ async def _is_of_conversation(ledger: ActionLedger, found: Action) -> bool:
     calling = current_call.get().run_key
     if found.run_key == calling:
         return True
-    run = await ledger.get_run(calling)
+    run = await ledger.runs.get(calling)
     return run is not None and run.thread_id is not None and run.thread_id == found.thread_id

@@ -20,7 +20,7 @@ from ...canonical import parse, scrub
 from ...errors import ActionError, InvalidArguments, UnrepresentableValue
 from ...identity import RunKey, action_key
 from ...ledger import Approval, ApprovalLedger, ApprovalRequest
-from ...ledger.approvals import check_same
+from ...ledger.approvals import check_same_call
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.approvals import CHECK_APPROVAL, DECIDE, ApprovalState, CheckApproval, Decide
@@ -58,7 +58,7 @@ class ApprovalActivities:
         found = await self._approvals.get(action_key(request.run_key, request.position))
         if found is None:
             return pack(await self._new_state(request))
-        check_same(found, request.tool, request.requested_digest)
+        check_same_call(found, request.tool, request.requested_digest)
         return pack(_state_of(found))
 
     @activity.defn(name=DECIDE)
@@ -86,7 +86,7 @@ class ApprovalActivities:
 
     async def _reopen(self, run_key: RunKey) -> None:
         """Open the run again if the relay closed it as gone before a reset: no claim does it."""
-        await self._approvals.go_on(run_key, attempt_at=activity.info().started_time)
+        await self._approvals.reopen_run(run_key, attempt_at=activity.info().started_time)
 
     async def _new_state(self, request: CheckApproval) -> ApprovalState:
         tool = served_tool(self._app, request.tool)
@@ -96,7 +96,7 @@ class ApprovalActivities:
             return ApprovalState(reply=call_reply.refused(err))
         if not await _needs_approval(tool, effective):
             return ApprovalState(arguments=request.arguments)
-        approval = await self._approvals.ask(
+        approval = await self._approvals.request(
             ApprovalRequest(
                 request.run_key,
                 request.position,

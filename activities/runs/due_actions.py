@@ -20,7 +20,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from ...canonical import scrub
 from ...identity import settle_workflow
-from ...ledger import ActionLedger, Queued
+from ...ledger import ActionLedger, RelayEntry
 from ..app.app import App
 from ..contract.relay import SETTLE_ACTION, START_SETTLEMENTS
 from ..contract.wire import pack
@@ -85,7 +85,7 @@ class DueActions:
             if len(due) < AT_ONCE or time.monotonic() > ends_at:
                 return started
 
-    async def _start(self, queued: Queued) -> bool:
+    async def _start(self, queued: RelayEntry) -> bool:
         try:
             await self._temporal.start_workflow(
                 SETTLE_ACTION,

@@ -65,13 +65,13 @@ class GoneRuns:
             return False
         if end is None:
             return False
-        ended = await self._ledger.relay.end_gone(
+        ended = await self._ledger.relay.end_lost(
             run,
-            gone_as=end.how,
+            workflow_status=end.how,
             ended_at=end.at,
             # The activities of a workflow that is not ours: the relay has no such tools.
-            asks=run.spec is not None or run.parent_key is not None,
+            can_look_up=run.spec is not None or run.parent_key is not None,
         )
         if ended:
-            log.warning("relay.run_gone", run_key=run.run_key, gone_as=end.how)
+            log.warning("relay.run_lost", run_key=run.run_key, workflow_status=end.how)
         return ended

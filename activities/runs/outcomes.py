@@ -15,7 +15,7 @@ from temporalio.common import RawValue
 
 from ...errors import Fenced, NodeTimeout
 from ...identity import ActionKey
-from ...ledger import Action, ActionLedger, Owned
+from ...ledger import Action, ActionLedger, HeldClaim
 from ..contract.outcomes import RECORD_OUTCOME, SETTLE_TIMED_OUT, SettleTimedOut, Unrecorded
 from ..contract.reply import Reply
 from ..contract.wire import pack, unpack
@@ -43,16 +43,16 @@ class OutcomeActivities:
         Temporal tries again without limit.
         """
         ended = unpack(Unrecorded, raw)
-        owned = ended.owned
+        held = ended.held
         try:
             if ended.known is None:
                 parked = await self._ledger.park(
-                    owned, ended.reason, over=ended.over, failures=ended.failures
+                    held, ended.reason, over=ended.over, failures=ended.failures
                 )
                 return pack(call_reply.of_action(parked, limit=ended.content_limit))
-            stands = await self._ledger.record(owned, ended.known)
+            stands = await self._ledger.record(held, ended.known)
         except Fenced as err:
-            return pack(await self._fenced_reply(owned.key, ended, err))
+            return pack(await self._fenced_reply(held.key, ended, err))
         log.info("ledger.outcome_recorded", action_key=ended.key, outcome=stands.kind)
         return pack(call_reply.done(ended.key, stands, limit=ended.content_limit))
 
@@ -95,11 +95,11 @@ class OutcomeActivities:
 
     async def _is_sent_by_relay(self, found: Action) -> bool:
         """Whether the relay sends a row of this run; it does not once the run was stopped."""
-        run = await self._ledger.get_run(found.run_key)
+        run = await self._ledger.runs.get(found.run_key)
         return run is not None and run.stopped_at is None
 
     async def _park(self, found: Action, why: str) -> Action:
         """Leave a dispatched row unknown; its attempt may still be working."""
         assert found.claim_token is not None, "agent_actions_dispatch_is_complete"
-        holder = Owned(found.key, found.claim_token, found.domain_key)
+        holder = HeldClaim(found.key, found.claim_token, found.domain_key)
         return await self._ledger.park(holder, why, over=False)

@@ -52,12 +52,12 @@ class PlanActivities:
         """
         request = unpack(OpenPlan, raw)
         info = activity.info()
-        found = await persist(lambda: self._ledger.get_run(request.run_key))
+        found = await persist(lambda: self._ledger.runs.get(request.run_key))
         spec = None if found is None else found.spec
         if spec is None:
             spec = to_text(await self._checked(request.plan))
         run = await persist(
-            lambda: self._ledger.open_run(
+            lambda: self._ledger.runs.open(
                 run_key=request.run_key,
                 workflow_id=info.workflow_id or "",
                 agent=request.plan.name,

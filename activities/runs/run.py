@@ -64,7 +64,7 @@ class RunActivities:
             result_limit=self._result_limit,
         )
         run = await persist(
-            lambda: self._ledger.open_run(
+            lambda: self._ledger.runs.open(
                 run_key=request.run_key,
                 workflow_id=info.workflow_id or "",
                 agent=request.agent,
@@ -86,7 +86,7 @@ class RunActivities:
         request = unpack(CloseRun, raw)
         info = activity.info()
         await persist(
-            lambda: self._ledger.end_run(
+            lambda: self._ledger.runs.end(
                 request.run_key, attempt_at=info.started_time, owner=info.workflow_id
             )
         )
@@ -97,7 +97,7 @@ class RunActivities:
         request = unpack(StopRun, raw)
         info = activity.info()
         await persist(
-            lambda: self._ledger.stop_run(
+            lambda: self._ledger.runs.stop(
                 request.run_key,
                 workflow_id=info.workflow_id or "",
                 agent="",

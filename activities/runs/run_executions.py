@@ -76,7 +76,7 @@ class RunExecutions:
             undoing = await self._describe(undo_workflow(at.run_key))
             if undoing is not None and _ended(undoing) is None:
                 return True
-            at = None if at.parent_key is None else await self._ledger.get_run(at.parent_key)
+            at = None if at.parent_key is None else await self._ledger.runs.get(at.parent_key)
             if at is not None:
                 above = await self._describe(at.workflow_id)
                 if above is not None and _is_of(above, at) and _ended(above) is None:

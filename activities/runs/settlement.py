@@ -19,7 +19,7 @@ from temporalio.common import RawValue
 
 from ...canonical import scrub
 from ...identity import ActionKey
-from ...ledger import Action, ActionLedger, Queued, Run
+from ...ledger import Action, ActionLedger, RelayEntry, Run
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.deadlines import CallLimits
@@ -86,16 +86,18 @@ class SettlementActivities:
         relay = self._ledger.relay
         if finished.failed:
             log.warning("relay.settlement_failed", action_key=finished.key, reason=finished.failed)
-            found = await relay.queued(finished.key)
+            found = await relay.entry(finished.key)
             if found is not None and found[0].starts >= self._tries:
-                await relay.give_up(finished.key, f"the relay gave it up: {finished.failed}")
-        await relay.leave_if_settled(finished.key)
+                await relay.leave_to_person(
+                    finished.key, f"the relay gave it up: {finished.failed}"
+                )
+        await relay.dequeue_if_settled(finished.key)
 
     async def _plan(self, key: ActionKey) -> SettlementPlan:
         """Return what to do, by what the ledger and Temporal say now."""
-        queued = await self._ledger.relay.queued(key)
+        queued = await self._ledger.relay.entry(key)
         found = await self._ledger.get(key)
-        run = None if found is None else await self._ledger.get_run(found.run_key)
+        run = None if found is None else await self._ledger.runs.get(found.run_key)
         if queued is None or found is None or run is None:
             return SettlementPlan(why="nothing is to be done about it")
         if queued[0].why == "undo":
@@ -108,14 +110,14 @@ class SettlementActivities:
         return SettlementPlan(self._call(found, queued[0], sends=run.stopped_at is None))
 
     async def _why_not(
-        self, found: Action, run: Run, queued: Queued, first_in_order: bool
+        self, found: Action, run: Run, queued: RelayEntry, first_in_order: bool
     ) -> str | None:
         """Return why the relay does nothing about an action now; None if it does."""
         if found.status == "done" or found.parked:
             return f"it is {found.state}"
         if not first_in_order:
             return "another one is before it in order"
-        if queued.why == "ask" and await self._executions.end_of(run) is None:
+        if queued.why == "lookup" and await self._executions.end_of(run) is None:
             return "its run goes on"
         if found.dispatched_at is None and run.stopped_at is not None:
             why = f"its run was stopped before it was sent: {run.stop_reason}"
@@ -131,13 +133,13 @@ class SettlementActivities:
             return SettlementPlan(why="it is undone, or its undo had no effect")
         return SettlementPlan(self._undo.undo_of(due))
 
-    def _call(self, found: Action, queued: Queued, *, sends: bool) -> UndoStep:
+    def _call(self, found: Action, queued: RelayEntry, *, sends: bool) -> UndoStep:
         made = self._tools.get(found.tool)
         if made is None:
             problem = f"no worker of this task queue was found that serves {found.tool!r}"
             return UndoStep(found.key, found.tool, problem=problem, unserved=True)
         # Only its run could give a tool the state, so the relay never calls such a tool.
-        resends = made.relay == "resend" or queued.why != "ask"
+        resends = made.relay == "resend" or queued.why != "lookup"
         lookup_only = not sends or not resends or made.state is not None
         limits = self._limits(made)
         header = replace(

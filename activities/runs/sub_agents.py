@@ -88,7 +88,7 @@ class SubAgentActivities:
         info = activity.info()
 
         async def give() -> str | None:
-            return await self._sub_runs.give(
+            return await self._sub_runs.assign(
                 request.sub_run,
                 workflow_id=begun.workflow_id,
                 by=info.workflow_id or "",
@@ -105,7 +105,7 @@ class SubAgentActivities:
                 raise
             # A failover lost the parent's row.
             await persist(
-                lambda: self._ledger.open_run(
+                lambda: self._ledger.runs.open(
                     run_key=request.run_key,
                     workflow_id=info.workflow_id or "",
                     agent="",

@@ -92,7 +92,7 @@ class TurnActivities:
         if recorded is not None:
             log.info("model.completion_replayed", run_key=request.run_key, step=request.step)
             return recorded
-        if not found.run.is_of(activity.info().workflow_id or ""):
+        if not found.run.is_owned_by(activity.info().workflow_id or ""):
             raise Fenced(f"{request.run_key} is carried out by {found.run.owner or 'no workflow'}")
         turn = await self._input.of(found, request)
         turn = await self._completed(turn, found)

@@ -43,7 +43,7 @@ class TurnInput:
     async def of(self, found: Conversation, request: CallModel) -> RecordTurn:
         """Return a new turn with everything but the completion.
 
-        Safe to repeat: only `give_up_turn` writes, and that is safe to repeat itself.
+        Safe to repeat: only `close_turn` writes, and that is safe to repeat itself.
 
         Raises:
             StaleThread: The conversation is not the one that the run knows.
@@ -117,7 +117,7 @@ class TurnInput:
         if not calls:
             return (), []
         log.warning("thread.repaired", thread_id=request.thread_id, left_by=last.run_key)
-        actions = await self._threads.give_up_turn(
+        actions = await self._threads.close_turn(
             last.run_key,
             [position(last.step, index, epoch=last.epoch) for index in range(len(calls))],
             by=request.run_key,

@@ -1,6 +1,7 @@
--- Named queries of approvals. A line `-- name: purpose` starts each; parameters are bound.
+-- Named queries of approvals.
+-- A line `-- name: purpose` starts each query; parameters are always bound.
 
--- ask_approval: ask once, in a run that runs; what was asked first stands.
+-- request_approval: request it once, in a run that is running; the first request stands.
 with run as (
     select run_key from agent_runs
      where run_key = %(run_key)s and state = 'running'
@@ -19,7 +20,7 @@ select a.*, r.workflow_id, clock_timestamp() as now
   from agent_approvals a join agent_runs r using (run_key)
  where a.key = %(key)s;
 
--- decide: the one decision, while it may still be made and its run may still act on it.
+-- decide: the one decision, while it may still be made and the run may still act on it.
 with run as (
     select r.run_key, r.workflow_id from agent_runs r join agent_approvals a using (run_key)
      where a.key = %(key)s and r.state = 'running'
@@ -33,17 +34,17 @@ update agent_approvals
    and (expires_at is null or expires_at > clock_timestamp())
 returning agent_approvals.*, run.workflow_id, clock_timestamp() as now;
 
--- expire: nobody decided in time.
+-- expire_approval: no person decided in time.
 update agent_approvals
    set decision = 'expired', decided_by = 'nobody', decided_at = clock_timestamp()
  where key = %(key)s and decision is null and expires_at <= clock_timestamp();
 
--- list_approvals: what waits for a person, or all that was asked; the longest waiting first.
+-- list_approvals: those that wait for a person, or all; the longest waiting first.
 select a.*, r.workflow_id, clock_timestamp() as now
   from agent_approvals a join agent_runs r using (run_key)
  where (%(run_key)s::text is null or a.run_key = %(run_key)s)
    and (not %(only_waiting)s
         or (a.decision is null and r.state = 'running'
             and (a.expires_at is null or a.expires_at > clock_timestamp())))
- order by a.asked_at, a.key
+ order by a.requested_at, a.key
  limit %(limit)s;

@@ -1,13 +1,14 @@
--- Named queries of questions. A line `-- name: purpose` starts each; parameters are bound.
+-- Named queries of questions.
+-- A line `-- name: purpose` starts each query; parameters are always bound.
 
--- questions_of: what a call has asked and not asked differently since, in order.
+-- questions_of: the questions of a call that it has not replaced, in order.
 select q.*, (select r.workflow_id from agent_runs r where r.run_key = q.run_key) as workflow_id,
        clock_timestamp() as now
   from agent_questions q
  where key = %(key)s and replaced_at is null
  order by number;
 
--- lock_questions: the same, locked: an answer that is being given has been, or is not.
+-- lock_questions: the same, locked: an answer comes before this transaction, or after it.
 select q.*, (select r.workflow_id from agent_runs r where r.run_key = q.run_key) as workflow_id,
        clock_timestamp() as now
   from agent_questions q
@@ -15,7 +16,7 @@ select q.*, (select r.workflow_id from agent_runs r where r.run_key = q.run_key)
  order by number
    for update;
 
--- replace_questions: the call, carried out again, asks something else here.
+-- replace_questions: the call, carried out again, raises another question here.
 update agent_questions set replaced_at = clock_timestamp()
  where key = %(key)s and number >= %(number)s and replaced_at is null;
 
@@ -25,11 +26,12 @@ insert into agent_questions (
 select %(key)s, coalesce(max(number), 0) + 1, %(run_key)s, %(position)s, %(thread_id)s,
        %(tool)s, %(message)s, %(payload)s::json, clock_timestamp() + %(expires_after)s::interval
   from agent_questions where key = %(key)s
-returning *, (select r.workflow_id from agent_runs r where r.run_key = agent_questions.run_key) as workflow_id,
+returning *, (select r.workflow_id from agent_runs r
+               where r.run_key = agent_questions.run_key) as workflow_id,
           clock_timestamp() as now;
 
--- rest: the attempt is over and sent nothing, but an earlier one may have. So the row is no
--- intent; nobody is at work on it, and what the downstream system was at work on it still is.
+-- leave_dispatched: the attempt is over and sent nothing, but an earlier one may have. So the row
+-- stays dispatched, without a lease. The downstream system may still be at work on it.
 update agent_actions
    set claimed_by = key, lease_until = clock_timestamp(),
        sent_until = case when %(over)s then least(sent_until, clock_timestamp())
@@ -44,7 +46,7 @@ select q.*, (select r.workflow_id from agent_runs r where r.run_key = q.run_key)
   from agent_questions q
  where key = %(key)s and number = %(number)s;
 
--- newest_question: what a call asks now, or asked last.
+-- newest_question: the question that a call raised last.
 select q.*, (select r.workflow_id from agent_runs r where r.run_key = q.run_key) as workflow_id,
        clock_timestamp() as now
   from agent_questions q
@@ -65,12 +67,12 @@ update agent_questions
    and (expires_at is null or expires_at > clock_timestamp())
 returning agent_questions.*, run.workflow_id, clock_timestamp() as now;
 
--- list_questions: what waits for an answer, or all that was asked; the longest waiting first.
+-- list_questions: those that wait for an answer, or all; the longest waiting first.
 select q.*, r.workflow_id, clock_timestamp() as now
   from agent_questions q join agent_runs r using (run_key)
  where (%(run_key)s::text is null or q.run_key = %(run_key)s)
    and (not %(only_waiting)s
         or (q.answered_at is null and q.replaced_at is null and r.state = 'running'
             and (q.expires_at is null or q.expires_at > clock_timestamp())))
- order by q.asked_at, q.key, q.number
+ order by q.raised_at, q.key, q.number
  limit %(limit)s;

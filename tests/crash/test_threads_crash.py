@@ -86,7 +86,7 @@ async def _left(scene: Scene, replies: Sequence[RunResult], *asked: str) -> Talk
         shown=[from_text(list[Message], line) for line in shown.read_text().splitlines()],
         turns=scene.turns(),
         actions=await ledger.list(),
-        runs=list(reversed(await ledger.list_runs())),
+        runs=list(reversed(await ledger.runs.list())),
         requests=[one for one in requests if one is not None],
         effects=stats["effects"],
         sent=[(one["kind"], one["key"]) for one in stats["sent"]],

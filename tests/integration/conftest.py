@@ -26,7 +26,6 @@ _TABLES = (
     "agent_approvals",
     "agent_questions",
     "agent_threads",
-    "agent_completions",
     "agent_domain_keys",
     "agent_relay",
     "agent_actions",

@@ -48,7 +48,7 @@ async def test_the_relay_is_shown_told_to_look_and_told_to_try_again(
         await bench.sql("update agent_relay set due_at = now() - interval '1 hour'")
         kept = await intend(bench, ledger, "charge", {"order": "4821"})
         await ledger.park_unsent(kept, "not sent: the till is shut")
-        await ledger.relay.leave_if_settled(kept)
+        await ledger.relay.dequeue_if_settled(kept)
         async with shop(temporal_client, away, APP) as at:
             missing, refused = await asyncio.gather(
                 at.commitline("relay"), at.commitline("relay", "run")

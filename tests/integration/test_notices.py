@@ -131,8 +131,8 @@ async def test_behind_a_pooler_that_keeps_no_announcements_it_looks_by_the_clock
 ) -> None:
     # In transaction mode, ``listen`` takes effect in a session that is somebody else's then.
     monkeypatch.setitem(QUERIES, "listen", "select 1")
-    monkeypatch.setattr(notices, "_HEARD_WITHIN", 0.05)
-    monkeypatch.setattr(notices, "_DEAF_FOR", 0.05)
+    monkeypatch.setattr(notices, "_PROBE_ARRIVES_WITHIN", 0.05)
+    monkeypatch.setattr(notices, "_TEST_AGAIN_AFTER", 0.05)
     async with listening(ledger_database_url, alone=0.02) as found:
         await found.until(lambda: found.looks > 10)
         await asyncio.sleep(0.3)

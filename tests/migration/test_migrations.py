@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import subprocess
 import sys
 import time
 import uuid
@@ -12,39 +14,44 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, LiteralString, cast, get_args
+from typing import Any, Final, LiteralString, cast, get_args
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.rows import DictRow, dict_row
 
 from commitline.devstack import DevStack
 from commitline.errors import IdempotencyKeyConflict, LedgerUnavailable, SchemaMismatch
-from commitline.identity import ActionKey, Position, RunKey
+from commitline.identity import Position, RunKey
 from commitline.ledger import (
     Action,
     ActionLedger,
     ActionRequest,
     AlreadyDone,
+    Approval,
     Attempt,
     Dispatched,
     Effect,
     LookUp,
+    NewMessage,
     Outcome,
-    Owned,
     Parked,
+    Question,
+    RelayEntry,
     Run,
     StoredMessage,
     Thread,
+    Turn,
     check_schema,
     ledger_pool,
     migrate,
 )
-from commitline.ledger.records import ActionStatus, OutcomeKind, RunState
-from commitline.ledger.sql import migrations
-from commitline.ledger.threads import MessageRole
+from commitline.ledger.records import ActionStatus, OutcomeKind
+from commitline.ledger.relay_rules import RelayTask
+from commitline.ledger.run_records import RunState
+from commitline.ledger.sql import QUERIES, Migration, migrations
+from commitline.ledger.thread_records import MessageRole
 
 VERSIONS = [number for number, _, _ in migrations()]
 
@@ -57,18 +64,19 @@ CONSTRAINTS = {
         "agent_runs_state_is_known",
         "agent_runs_stop_says_why",
         "agent_runs_sub_agent_has_an_owner",
-        "agent_runs_undo_is_final",
         "agent_runs_undo_ended_had_begun",
+        "agent_runs_undo_is_final",
     ],
     "agent_actions": [
-        "agent_actions_a_receipt_changes_nothing",
         "agent_actions_changes_come_with_an_outcome",
         "agent_actions_decision_is_signed",
         "agent_actions_dispatch_is_complete",
         "agent_actions_done_is_complete",
+        "agent_actions_duplicate_changes_nothing",
         "agent_actions_effect_is_known",
         "agent_actions_failures_count_from_zero",
         "agent_actions_generation_counts_from_one",
+        "agent_actions_notified_when_settled",
         "agent_actions_ok_had_its_effect",
         "agent_actions_one_per_position",
         "agent_actions_outcome_is_known",
@@ -77,8 +85,6 @@ CONSTRAINTS = {
         "agent_actions_pkey",
         "agent_actions_run_exists",
         "agent_actions_status_is_known",
-        "agent_actions_told_in_a_version_what_was_settled",
-        "agent_actions_told_what_was_settled",
         "agent_actions_undoes_another",
     ],
     "agent_approvals": [
@@ -98,10 +104,6 @@ CONSTRAINTS = {
     "agent_domain_keys": [
         "agent_domain_keys_held_has_generation",
         "agent_domain_keys_pkey",
-    ],
-    "agent_completions": [
-        "agent_completions_pkey",
-        "agent_completions_run_exists",
     ],
     "agent_threads": [
         "agent_threads_pkey",
@@ -141,7 +143,6 @@ INDEXES = [
     "agent_approvals_by_run",
     "agent_approvals_pkey",
     "agent_approvals_waiting",
-    "agent_completions_pkey",
     "agent_domain_keys_pkey",
     "agent_messages_one_completion_per_turn",
     "agent_messages_one_per_request",
@@ -271,334 +272,302 @@ async def test_migrating_again_does_nothing_and_keeps_what_is_there(database_url
     assert ask(database_url, "select run_key from agent_runs") == [("r/1",)]
 
 
-def migrate_to(url: str, newest: int) -> None:
-    """Bring an empty database to where an older release left it."""
-    with psycopg.connect(url) as connection:
-        connection.execute(
-            "create table agent_schema_migrations (version integer not null primary key, "
-            "name text not null, applied_at timestamptz not null default now())"
-        )
-        for version, name, text in migrations():
-            if version <= newest:
-                connection.execute(text)
-                connection.execute(
-                    "insert into agent_schema_migrations (version, name) values (%s, %s)",
-                    (version, name),
-                )
+# --- From one version to the next ---------------------------------------------------------
+# This release has one migration. The next one is the tests' own; `known` is how a release of
+# that version sees the ledger's migrations.
 
-
+SECOND: Final = Migration(
+    2,
+    "0002_of_the_tests.sql",
+    (Path(__file__).parent / "0002_of_the_tests.sql").read_text("utf-8"),
+)
+NEXT_RELEASE: Final = [*migrations(), SECOND]
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-OLD_ROWS: LiteralString = """
-insert into agent_runs (run_key, workflow_id, agent, input_digest, opened_attempt_at)
-values ('r/1', 'r', 'a', 'i', %(noon)s);
-insert into agent_domain_keys values ('order', 1, 'r/1:0.3');
-insert into agent_actions (
-    key, run_key, position, tool, args, effect, requested_digest, effective_digest,
-    idempotency_key, domain_key, claim_token, claimed_by, attempt_at, lease_until, tries,
-    dispatched_at, status, outcome, effect_possible, result, done_at, parked_at, parked_reason,
-    duplicate_of)
-select 'r/1:' || position, 'r/1', position, 'ship', '{"n":1}', effect, 'd', 'd' || position,
-       case when duplicate_of is null then 'key-' || position end, domain_key,
-       case when tries > 0 then %(token)s::uuid end,
-       case when tries > 0 then 'r/1:' || position end,
-       case when tries > 0 then %(noon)s end,
-       case when tries > 0 then now() + interval '2 minutes' end, tries,
-       case when tries > 0 then now() - interval '1 minute' end,
-       case when outcome is null then 'pending' else 'done' end, outcome, outcome = 'ok',
-       case outcome when 'ok' then '{"id":1}'
-                    when 'error' then '{"type":"Conflict","message":"it stands"}' end::json,
-       case when outcome is not null then now() end,
-       case when parked is not null then now() end, parked, duplicate_of
-  from (values
-    ('0.0', 'lookup',       1, null,    null,   null,   null),
-    ('0.1', 'idempotent',   2, null,    null,   null,   null),
-    ('0.2', 'at_most_once', 1, null,    null,   null,   null),
-    ('0.3', 'at_most_once', 1, null,    'lost', null,   'order'),
-    ('0.4', 'idempotent',   1, 'ok',    null,   null,   null),
-    ('0.5', 'idempotent',   0, 'error', null,   'r/1:0.4', null),
-    ('0.6', 'lookup',       0, null,    null,   null,   null),
-    ('1.3', 'at_most_once', 0, null,    'the same', 'r/1:0.3', 'order')
-  ) as old (position, effect, tries, outcome, parked, duplicate_of, domain_key)
-"""
 
 
-def old_action(position: str) -> ActionRequest:
-    return ActionRequest(
+def everything_in(url: str) -> dict[str, list[tuple[Any, ...]]]:
+    """Return all rows of every table, as the columns of this release show them."""
+    columns = ask(
+        url,
+        "select table_name, string_agg(quote_ident(column_name), ', ' order by ordinal_position) "
+        "from information_schema.columns where table_schema = 'public' "
+        "and column_name not in ('note', 'priority') and table_name <> 'agent_schema_migrations' "
+        "and table_name <> 'agent_notes' group by 1",
+    )
+    with psycopg.connect(url) as connection:
+        return {
+            table: connection.execute(
+                sql.SQL("select {} from {} order by 1, 2").format(
+                    sql.SQL(cast("LiteralString", names)), sql.Identifier(table)
+                )
+            ).fetchall()
+            for table, names in columns
+        }
+
+
+def request(position: str, **changes: Any) -> ActionRequest:
+    usual = ActionRequest(
         run_key=RunKey("r/1"),
         position=Position(position),
         tool="ship",
         args='{"n":1}',
-        effect=Effect.LOOKUP,  # newer code; the row's own counts
+        effect=Effect.LOOKUP,
         requested_digest="d",
         effective_digest=f"d{position}",
         can_look_up=True,
         settles_after=timedelta(minutes=1),
     )
+    return replace(usual, **changes)
 
 
-async def test_what_an_older_release_left_is_kept_and_can_be_claimed(empty_url: str) -> None:
-    migrate_to(empty_url, 2)
-    token = uuid.uuid4()
-    with psycopg.connect(empty_url, cursor_factory=psycopg.ClientCursor) as connection:
-        connection.execute(OLD_ROWS, {"noon": NOON, "token": token})
-    columns = ", ".join(
-        name
-        for (name,) in ask(
-            empty_url,
-            "select column_name from information_schema.columns "
-            "where table_name = 'agent_actions' order by ordinal_position",
-        )
-    )
-    everything = sql.SQL("select {} from agent_actions order by key").format(sql.SQL(columns))
-    with psycopg.connect(empty_url) as connection:
-        before = connection.execute(everything).fetchall()
-
-    assert await migrate(empty_url) == [version for version in VERSIONS if version > 2]
-
-    with psycopg.connect(empty_url) as connection:
-        assert connection.execute(everything).fetchall() == before
-    assert ask(
-        empty_url,
-        "select distinct failures, sent_until, asking, in_progress, settled_at, notified_step, "
-        "notified_version from agent_actions",
-    ) == [(0, None, False, False, None, None, None)]
-    async with ledger_pool(empty_url, size=2) as pool:
-        ledger = ActionLedger(pool)
-        await claim_what_is_old(ledger)
-        assert await ledger.take_notices(RunKey("r/1"), 3) == []
-        await record_what_is_old(ledger, token)
+def at(second: int = 0) -> Attempt:
+    return Attempt(NOON + timedelta(seconds=second), uuid.uuid4(), timedelta(minutes=2))
 
 
-def later(second: int = 1) -> Attempt:
-    return Attempt(NOON + timedelta(seconds=second), uuid.uuid4(), timedelta(hours=1))
-
-
-async def claim_what_is_old(ledger: ActionLedger) -> None:
-    for second in (1, 2):  # its lease, whoever asks, and not the lease of who asked last
-        asked = await ledger.claim(old_action("0.0"), later(second))
-        assert isinstance(asked, LookUp)
-        assert timedelta(minutes=2) < asked.settles_in <= timedelta(minutes=3)
-    sent_again = await ledger.claim(old_action("0.1"), later())
-    assert isinstance(sent_again, Dispatched)
-    assert (sent_again.taken_over, sent_again.idempotency_key) == (True, "key-0.1")
-    assert (await ledger.fail_try(sent_again)) == 1
-    lost = await ledger.claim(old_action("0.2"), later())
-    assert isinstance(lost, Parked)
-    unknown = await ledger.claim(old_action("0.3"), later())
-    assert isinstance(unknown, Parked)
-    assert unknown.action.parked_reason == "lost"
-    done = await ledger.claim(old_action("0.4"), later())
-    assert isinstance(done, AlreadyDone)
-    assert done.action.recorded == Outcome.ok('{"id":1}')
-    with pytest.raises(IdempotencyKeyConflict, match="it stands"):
-        await ledger.claim(old_action("0.5"), later())
-    intent = await ledger.claim(old_action("0.6"), later())
-    assert isinstance(intent, Dispatched)
-    assert not intent.taken_over
-
-
-async def record_what_is_old(ledger: ActionLedger, token: uuid.UUID) -> None:
-    """Have an attempt that the older release began tell its outcome late."""
-    claim = Owned(ActionKey("r/1:0.3"), token, "order")
-    ended = Outcome.error(kind="ToolRefused", message="no", effect_possible=False)
-
-    assert await ledger.record(claim, ended) == ended
-
-    told = await ledger.take_notices(RunKey("r/1"), 3)
-    assert [(one.position, one.recorded) for one in told] == [("0.3", ended), ("1.3", ended)]
-
-
-PREVIOUS = (Path(__file__).parent / "queries_of_0003.sql").read_text(encoding="utf-8")
-"""The queries of the release before migration 0004."""
-
-
-def previous_queries() -> dict[str, LiteralString]:
-    found: list[tuple[str, Any]] = re.findall(
-        r"^-- ([a-z_]+): .*?\n(.*?)(?=^-- [a-z_]+: |\Z)", PREVIOUS, re.MULTILINE | re.DOTALL
-    )
-    return {name: cast("LiteralString", text) for name, text in found}
-
-
-class PreviousRelease:
-    """A worker of the release before, as far as the database sees it."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def does(self, query: str, **parameters: Any) -> DictRow | None:
-        with psycopg.connect(self._url, autocommit=True) as connection:
-            cursor = connection.cursor(row_factory=dict_row)
-            cursor.execute(previous_queries()[query], parameters)
-            return None if cursor.description is None else cursor.fetchone()
-
-    def opens(self, run_key: str) -> DictRow | None:
-        return self.does(
-            "open_run",
-            run_key=run_key,
-            workflow_id="r",
-            agent="a",
-            input_digest="i",
-            attempt_at=NOON,
-        )
-
-    def claims(self, query: str, at: str, token: uuid.UUID, **given: Any) -> DictRow | None:
-        usual = {
-            "key": f"r/1:{at}",
-            "tool": "ship",
-            "args": "{}",
-            "run_key": "r/1",
-            "position": at,
-            "thread_id": None,
-            "idempotency_key": f"key-{at}",
-            "domain_key": None,
-            "generation": 1,
-            "effect": "at_most_once",
-            "key_ttl": None,
-            "requested_digest": "d",
-            "effective_digest": "d",
-            "token": token,
-            "attempt_at": NOON,
-            "lease": timedelta(minutes=1),
-            "deadline": timedelta(seconds=30),
-        }
-        return self.does(query, **(usual | given))
-
-    def records(self, at: str, token: uuid.UUID) -> DictRow | None:
-        return self.does(
-            "record",
-            key=f"r/1:{at}",
-            token=token,
-            outcome="ok",
-            effect_possible=True,
-            result='{"id":1}',
-        )
-
-    def parks(self, at: str, token: uuid.UUID) -> DictRow | None:
-        return self.does(
-            "park", key=f"r/1:{at}", token=token, reason="lost", over=True, failures=None
-        )
-
-
-def test_the_previous_releases_queries_are_all_there() -> None:
-    assert len(previous_queries()) == 33
-    assert {"open_run", "claim_new", "record", "mark_notified"} <= set(previous_queries())
-
-
-@pytest.mark.parametrize("name", sorted(previous_queries()))
-def test_every_query_of_the_previous_release_fits_the_migrated_database(
-    database_url: str, name: str
-) -> None:
-    numbers: dict[str, str] = {}
-    query = re.sub(
-        r"%\((\w+)\)s",
-        lambda found: numbers.setdefault(found[1], f"${len(numbers) + 1}"),
-        previous_queries()[name],
-    )
-
-    with psycopg.connect(database_url) as connection:
-        prepared = connection.pgconn.prepare(b"", query.encode())
-
-    assert prepared.error_message == b""
-
-
-async def test_a_worker_of_the_previous_release_works_beside_a_new_one(database_url: str) -> None:
-    old, token = PreviousRelease(database_url), uuid.uuid4()
-
-    opened = old.opens("r/1")
-    assert opened is not None
-    assert (opened["state"], opened["spec"], opened["thread_id"]) == ("running", None, None)
-    assert old.claims("claim_new", "0.0", token, domain_key="order") == {"key": "r/1:0.0"}
-    assert old.records("0.0", token) == {"key": "r/1:0.0"}
-    inserted = old.claims("insert_dispatched", "0.1", token)
-    assert inserted is not None
-    assert inserted["tries"] == 1
-    assert old.records("0.1", token) == {"key": "r/1:0.1"}
-    assert old.claims("claim_new", "0.2", token) == {"key": "r/1:0.2"}
-    parked = old.parks("0.2", token)
-    assert parked is not None
-    assert parked["parked_reason"] == "lost"
-    same = {"run_key": "r/1", "tool": "ship", "effective_digest": "d", "position": "1.0"}
-    unknown = old.does("open_unknown", **same)
-    assert unknown is not None
-    assert unknown["key"] == "r/1:0.2"
-    assert old.claims("claim_new", "1.0", token) is None
-    completion = {"run_key": "r/1", "step": 0, "completion": '{"text":"hi"}'}
-    assert old.does("record_completion", **completion) == {"completion": '{"text":"hi"}'}
-    ended = old.does("end_run", run_key="r/1", attempt_at=NOON + timedelta(seconds=1))
-    assert ended is not None
-    assert ended["state"] == "ended"
-
-
-async def test_a_new_worker_goes_on_with_what_one_of_the_previous_release_has_begun(
-    database_url: str,
-) -> None:
-    old, token = PreviousRelease(database_url), uuid.uuid4()
-    old.opens("r/1")
-    old.does("record_completion", run_key="r/1", step=0, completion="{}")
-    old.claims("claim_new", "0.0", token)
-    old.parks("0.0", token)
-    old.claims("claim_new", "0.1", token, effective_digest="other")
-    old.records("0.1", token)
-    request = replace(old_action("0.1"), args="{}", effective_digest="other")
-
-    async with ledger_pool(database_url, size=2) as pool:
-        ledger = ActionLedger(pool)
-        opened = await open_again(ledger, "r/1")
-        done = await ledger.claim(request, later(1))
-        repeated = await ledger.claim(
-            replace(request, position=Position("1.0"), effective_digest="d"), later(1)
-        )
-
-    # Its turns go on as they began; see `earlier_runs`.
-    assert (opened.state, opened.spec) == ("running", None)
-    assert isinstance(done, AlreadyDone)
-    assert isinstance(repeated, Parked)
-    assert repeated.action.duplicate_of == "r/1:0.0"
-
-
-async def test_a_run_that_was_opened_and_had_no_turn_yet_keeps_a_conversation_from_then_on(
-    database_url: str,
-) -> None:
-    PreviousRelease(database_url).opens("r/1")
-
-    async with ledger_pool(database_url, size=2) as pool:
-        opened = await open_again(ActionLedger(pool), "r/1")
-
-    assert (opened.thread_id, opened.spec) == ("r/1", '{"name":"a"}')
-
-
-async def test_a_worker_of_the_previous_release_claims_in_a_run_that_a_new_one_has_opened(
-    database_url: str,
-) -> None:
-    old, token = PreviousRelease(database_url), uuid.uuid4()
-
-    async with ledger_pool(database_url, size=2) as pool:
-        ledger = ActionLedger(pool)
-        kept = await open_again(ledger, "r/1")
-        again = old.opens("r/1")
-        claimed = old.claims("claim_new", "0.0", token)
-        recorded = old.records("0.0", token)
-        request = replace(old_action("0.0"), args="{}", effective_digest="d")
-        done = await ledger.claim(request, later(1))
-
-    assert again is not None
-    assert again["thread_id"] == kept.thread_id == "r/1"
-    assert claimed == recorded == {"key": "r/1:0.0"}
-    assert isinstance(done, AlreadyDone)
-    assert done.action.recorded == Outcome.ok('{"id":1}')
-
-
-async def open_again(ledger: ActionLedger, run_key: str) -> Run:
-    """Open a run as this release does."""
-    return await ledger.open_run(
-        run_key=RunKey(run_key),
+async def opened(ledger: ActionLedger, second: int = 0) -> Run:
+    return await ledger.runs.open(
+        run_key=RunKey("r/1"),
         workflow_id="r",
         agent="a",
         input_digest="i",
-        attempt_at=NOON + timedelta(seconds=1),
-        thread_id=run_key,
+        attempt_at=NOON + timedelta(seconds=second),
+        thread_id="r/1",
         spec='{"name":"a"}',
     )
+
+
+async def dispatched(ledger: ActionLedger, given: ActionRequest, by: Attempt) -> Dispatched:
+    claim = await ledger.claim(given, by)
+    assert isinstance(claim, Dispatched)
+    return claim
+
+
+async def leave_one_of_each(ledger: ActionLedger) -> Dispatched:
+    """Leave an action in each state, and a conversation; return the claim of an unknown one."""
+    await opened(ledger)
+    await ledger.threads.open("r/1", agent="a")
+    await ledger.threads.commit(
+        Turn("r/1", 0, RunKey("r/1"), 0, 0, [NewMessage("assistant", '{"text":"hi"}')], state="{}")
+    )
+    await dispatched(ledger, request("0.0"), at())
+    await dispatched(ledger, request("0.1", effect=Effect.IDEMPOTENT), at())
+    await dispatched(ledger, request("0.2", effect=Effect.AT_MOST_ONCE), at())
+    order = {"domain_key": "order", "effect": Effect.AT_MOST_ONCE, "effective_digest": "order"}
+    unknown = await dispatched(ledger, request("0.3", **order), at())
+    await ledger.park(unknown, "lost", over=False)
+    done = await dispatched(ledger, request("0.4", domain_key="paid"), at())
+    await ledger.record(done, Outcome.ok('{"id":1}'))
+    with pytest.raises(IdempotencyKeyConflict):
+        await ledger.claim(request("0.5", domain_key="paid", effective_digest="other"), at())
+    by = at()
+    await dispatched(ledger, request("0.6"), by)
+    assert await ledger.hand_back(request("0.6"), by)
+    assert isinstance(await ledger.claim(request("1.3", **order), at()), Parked)
+    return unknown
+
+
+async def test_the_rows_of_a_release_are_kept_by_the_next_migration_and_can_be_claimed(
+    empty_url: str,
+) -> None:
+    await migrate(empty_url)
+    async with ledger_pool(empty_url, size=2) as pool:
+        unknown = await leave_one_of_each(ActionLedger(pool))
+    before = everything_in(empty_url)
+
+    applied = await migrate(empty_url, known=NEXT_RELEASE)
+
+    assert applied == [2]
+    assert everything_in(empty_url) == before
+    assert {len(rows) for rows in before.values()} > {0, 1}
+    async with ledger_pool(empty_url, size=2) as pool:
+        ledger = ActionLedger(pool)
+        await claim_what_is_left(ledger)
+        await record_what_is_left(ledger, unknown)
+
+
+async def claim_what_is_left(ledger: ActionLedger) -> None:
+    for second in (1, 2):  # until the first attempt's deadline, not until that of this one
+        found = await ledger.claim(request("0.0"), at(second))
+        assert isinstance(found, LookUp)
+        assert timedelta(minutes=2) < found.settles_in <= timedelta(minutes=3)
+    sent_again = await dispatched(ledger, request("0.1"), at(1))
+    assert sent_again.taken_over
+    assert (await ledger.fail_try(sent_again)) == 1
+    assert isinstance(await ledger.claim(request("0.2"), at(1)), Parked)
+    unknown = await ledger.claim(request("0.3"), at(1))
+    assert isinstance(unknown, Parked)
+    assert unknown.action.parked_reason == "lost"
+    done = await ledger.claim(request("0.4"), at(1))
+    assert isinstance(done, AlreadyDone)
+    assert done.action.recorded == Outcome.ok('{"id":1}')
+    with pytest.raises(IdempotencyKeyConflict, match=r"was used by r/1:0\.4"):
+        await ledger.claim(request("0.5"), at(1))
+    assert not (await dispatched(ledger, request("0.6"), at(1))).taken_over
+
+
+async def record_what_is_left(ledger: ActionLedger, unknown: Dispatched) -> None:
+    """Record late, as an attempt of the release before does."""
+    ended = Outcome.error(kind="ToolRefused", message="no", effect_possible=False)
+
+    assert await ledger.record(unknown, ended) == ended
+
+    pending = await ledger.threads.pending_notices("r/1")
+    assert [(one.position, one.recorded) for one in pending] == [("0.3", ended), ("1.3", ended)]
+
+
+@pytest.mark.parametrize("name", sorted(QUERIES))
+def test_every_query_of_this_release_fits_the_database_of_the_next_one(
+    next_url: str, name: str
+) -> None:
+    numbers: dict[str, str] = {}
+    without_comments = re.sub(r"--.*", "", QUERIES[name])
+    numbered = re.sub(
+        r"%\((\w+)\)[sb]",
+        lambda found: numbers.setdefault(found[1], f"${len(numbers) + 1}"),
+        without_comments,
+    )
+    queries = numbered.strip().removesuffix(";").split(";")
+
+    with psycopg.connect(next_url) as connection:
+        prepared = [connection.pgconn.prepare(b"", query.encode()) for query in queries]
+
+    assert [one.error_message for one in prepared] == [b""] * len(queries)
+
+
+async def test_a_worker_of_this_release_works_beside_one_of_the_next(next_url: str) -> None:
+    async with ledger_pool(next_url, size=2) as pool:
+        ledger = ActionLedger(pool)
+        unknown = await leave_one_of_each(ledger)
+        # A worker of the next release has written what this one does not know.
+        ask(next_url, "update agent_actions set note = 'seen', priority = 7")
+        ask(next_url, "update agent_runs set note = 'seen'")
+        ask(next_url, "update agent_threads set note = 'seen'")
+        run = await opened(ledger, 1)
+        conversation = await ledger.threads.read(RunKey("r/1"), "r/1")
+        await claim_what_is_left(ledger)
+        await record_what_is_left(ledger, unknown)
+        ended = await ledger.runs.end(RunKey("r/1"), attempt_at=NOON + timedelta(seconds=2))
+
+    assert (run.state, run.thread_id, run.spec) == ("running", "r/1", '{"name":"a"}')
+    assert [message.message for message in conversation.messages] == ['{"text":"hi"}']
+    assert ended.state == "ended"
+    assert ask(next_url, "select distinct note, priority from agent_actions") == [("seen", 7)]
+
+
+async def test_a_worker_of_this_release_accepts_the_database_of_the_next(next_url: str) -> None:
+    assert await check_schema(next_url) == 2
+    assert await migrate(next_url) == []
+
+
+@pytest.fixture
+async def next_url(empty_url: str) -> str:
+    """A database that the next release has migrated."""
+    await migrate(empty_url, known=NEXT_RELEASE)
+    return empty_url
+
+
+async def test_workers_of_two_releases_that_start_at_once_apply_each_migration_once(
+    empty_url: str,
+) -> None:
+    await migrate(empty_url)
+    async with ledger_pool(empty_url, size=2) as pool:
+        await leave_one_of_each(ActionLedger(pool))
+    before = everything_in(empty_url)
+
+    applied = await asyncio.gather(
+        *(migrate(empty_url, known=known) for known in (NEXT_RELEASE, migrations()) * 3)
+    )
+
+    assert sorted(applied) == [[], [], [], [], [], [2]]
+    assert everything_in(empty_url) == before
+    assert ask(empty_url, "select version, name from agent_schema_migrations order by 1") == [
+        *((one.version, one.name) for one in migrations()),
+        (2, SECOND.name),
+    ]
+
+
+async def test_a_second_migration_that_fails_leaves_the_first_and_its_rows(
+    empty_url: str,
+) -> None:
+    await migrate(empty_url)
+    async with ledger_pool(empty_url, size=2) as pool:
+        await leave_one_of_each(ActionLedger(pool))
+    before = everything_in(empty_url)
+    broken = SECOND._replace(sql=SECOND.sql + "; alter table agent_nothing add column x integer")
+
+    with pytest.raises(psycopg.errors.UndefinedTable, match="agent_nothing"):
+        await migrate(empty_url, known=[*migrations(), broken])
+
+    assert tables(empty_url) == set(CONSTRAINTS)
+    assert everything_in(empty_url) == before
+    assert await check_schema(empty_url) == 1
+    assert await migrate(empty_url, known=NEXT_RELEASE) == [2]
+
+
+# --- Databases of another line of migrations ----------------------------------------------
+
+EARLIER_NAMES: Final = ["0001_runs_actions_completions.sql", "0002_settlements.sql"]
+"""Of the numbering before 0.1.0, which had eleven migrations."""
+
+
+@pytest.fixture
+def earlier_url(empty_url: str) -> str:
+    """A database as it was made before 0.1.0, as far as the numbering goes."""
+    ask(
+        empty_url,
+        "create table agent_schema_migrations (version integer not null primary key, "
+        "name text not null, applied_at timestamptz not null default now())",
+    )
+    ask(empty_url, "create table agent_completions (run_key text)")
+    for number, name in enumerate(EARLIER_NAMES, 1):
+        ask(
+            empty_url,
+            "insert into agent_schema_migrations (version, name) values (%(number)s, %(name)s)",
+            number=number,
+            name=name,
+        )
+    return empty_url
+
+
+async def test_a_database_of_the_earlier_numbering_is_refused_by_name_and_left_as_it_is(
+    earlier_url: str,
+) -> None:
+    for work in (migrate, check_schema):
+        with pytest.raises(SchemaMismatch) as refused:
+            await work(earlier_url)
+
+        assert refused.value.message == (
+            "the database was made by other migrations: its number 1 is "
+            "0001_runs_actions_completions.sql, this code's is 0001_schema.sql; "
+            "nothing was changed"
+        )
+        assert "delete its folder `.commitline`" in refused.value.remedy
+        assert "drop the database" in refused.value.remedy
+
+    assert tables(earlier_url) == {"agent_schema_migrations", "agent_completions"}
+    assert ask(earlier_url, "select name from agent_schema_migrations order by version") == [
+        (name,) for name in EARLIER_NAMES
+    ]
+
+
+def test_the_command_says_how_to_begin_anew(earlier_url: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from commitline.cli import main; main()", "migrate"],
+        env={**os.environ, "COMMITLINE_DATABASE_URL": earlier_url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    shown = " ".join((done.stdout + done.stderr).split())
+    assert "0001_runs_actions_completions.sql" in shown
+    assert ".commitline" in shown
+    assert "drop the database" in shown
+
+
+# --- The schema ---------------------------------------------------------------------------
 
 
 async def test_migrating_holds_no_lock_afterwards(empty_url: str) -> None:
@@ -658,10 +627,13 @@ def test_every_constraint_has_the_name_that_a_migration_gives_it(database_url: s
         (Action, "agent_actions"),
         (Run, "agent_runs"),
         (Thread, "agent_threads"),
+        (Approval, "agent_approvals"),
+        (Question, "agent_questions"),
+        (RelayEntry, "agent_relay"),
     ],
 )
 def test_a_row_in_python_has_the_columns_of_its_table(
-    database_url: str, row: type[Action] | type[Run] | type[Thread], table: str
+    database_url: str, row: type[Any], table: str
 ) -> None:
     columns = ask(
         database_url,
@@ -672,7 +644,9 @@ def test_a_row_in_python_has_the_columns_of_its_table(
     # `now` is the database's clock when the row was read.
     # When the relay looked is between its sweeps.
     found = {name for (name,) in columns} - {"looked_at"}
-    assert found == {field.name for field in fields(row)} - {"now"}
+    # An approval and a question have the workflow id of their run.
+    others = {"now"} | ({"workflow_id"} if row in (Approval, Question) else set())
+    assert found == {field.name for field in fields(row)} - others
 
 
 @pytest.mark.parametrize(
@@ -683,6 +657,7 @@ def test_a_row_in_python_has_the_columns_of_its_table(
         ("agent_actions_outcome_is_known", set(get_args(OutcomeKind))),
         ("agent_runs_state_is_known", set(get_args(RunState))),
         ("agent_messages_role_is_known", set(get_args(MessageRole))),
+        ("agent_relay_why_is_known", set(get_args(RelayTask))),
     ],
 )
 def test_python_and_postgres_know_the_same_values(
@@ -716,11 +691,7 @@ async def test_an_empty_database_is_refused(empty_url: str) -> None:
 
 
 async def test_an_older_database_is_refused(database_url: str) -> None:
-    ask(
-        database_url,
-        "delete from agent_schema_migrations where version = %(newest)s",
-        newest=VERSIONS[-1],
-    )
+    ask(database_url, "delete from agent_schema_migrations")
 
     with pytest.raises(SchemaMismatch) as refused:
         await check_schema(database_url)

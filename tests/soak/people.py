@@ -14,8 +14,7 @@ from temporalio.service import RPCError
 from commitline.canonical import dumps
 from commitline.client import AgentClient
 from commitline.errors import CommitlineError
-from commitline.ledger import Action, ActionLedger, Approval, Outcome
-from commitline.ledger.relay import Waiting
+from commitline.ledger import Action, ActionLedger, Approval, Outcome, QueuedAction
 from commitline.tests.soak.counted import Counted
 
 BY: Final = "soak"
@@ -70,9 +69,9 @@ class People:
         return len(wanted)
 
 
-def to_settle(actions: Sequence[Action], queue: Sequence[Waiting]) -> Sequence[Action]:
+def to_settle(actions: Sequence[Action], queue: Sequence[QueuedAction]) -> Sequence[Action]:
     """Return what people settle: what holds up others, and one in two of what else was sent."""
-    holds = {one.queued.key for one in queue if one.queued.order_key is not None}
+    holds = {one.key for one in queue if one.order_key is not None}
     return [
         action
         for action in actions

@@ -20,8 +20,7 @@ from itertools import pairwise
 from typing import Final
 
 from commitline.identity import ActionKey, RunKey
-from commitline.ledger import Action, Approval
-from commitline.ledger.relay import Waiting
+from commitline.ledger import Action, Approval, QueuedAction
 from commitline.tests.soak.counted import Counted, Violation
 
 GATED: Final = "pay"
@@ -133,11 +132,11 @@ def of_intents(
                 yield Violation("outbox", after, f"was sent before {before} had happened")
 
 
-def of_queue(queue: Sequence[Waiting], actions: Sequence[Action]) -> Iterator[Violation]:
+def of_queue(queue: Sequence[QueuedAction], actions: Sequence[Action]) -> Iterator[Violation]:
     """Find what the relay has not sent, and what nothing will ever send."""
-    queued = {one.queued.key for one in queue}
+    queued = {one.key for one in queue}
     for one in due_for_relay(queue):
-        yield Violation(one.run_key, one.queued.key, f"is due ({one.queued.why}) and was not sent")
+        yield Violation(one.run_key, one.key, f"is due ({one.why}) and was not sent")
     for action in actions:
         if action.state == "intent" and action.relayed and action.key not in queued:
             yield _wrong(action, "is an intent that is not in the queue")
@@ -146,19 +145,16 @@ def of_queue(queue: Sequence[Waiting], actions: Sequence[Action]) -> Iterator[Vi
             yield _wrong(action, f"is left dispatched, {lease}")
 
 
-def due_for_relay(queue: Sequence[Waiting]) -> Sequence[Waiting]:
+def due_for_relay(queue: Sequence[QueuedAction]) -> Sequence[QueuedAction]:
     """Return what the relay has to send, now or later, and no action before it holds back."""
     held: dict[str, int] = {}
     for one in queue:
-        if one.queued.due_at is None and one.queued.order_key is not None:
-            held[one.queued.order_key] = min(
-                one.queued.seq, held.get(one.queued.order_key, one.queued.seq)
-            )
+        if one.due_at is None and one.order_key is not None:
+            held[one.order_key] = min(one.seq, held.get(one.order_key, one.seq))
     return [
         one
         for one in queue
-        if one.queued.due_at is not None
-        and one.queued.seq < held.get(one.queued.order_key or "", one.queued.seq + 1)
+        if one.due_at is not None and one.seq < held.get(one.order_key or "", one.seq + 1)
     ]
 
 

@@ -252,7 +252,7 @@ async def _wait_for_quiet(ledger: ActionLedger) -> None:
 
 async def _is_busy(ledger: ActionLedger) -> bool:
     """Whether a run or a call is under way, or the relay has something to do."""
-    runs = await ledger.list_runs(limit=_MOST_ROWS)
+    runs = await ledger.runs.list(limit=_MOST_ROWS)
     if any(run.state != "ended" and not run.run_key.startswith("outbox/") for run in runs):
         return True
     if due_for_relay(await ledger.relay.list(limit=_MOST_ROWS)):

@@ -54,7 +54,7 @@ class Survey:
         talks = []
         for thread in load.threads:
             talks.append(await self._see_talk(thread))
-            for run in await ledger.list_runs(workflow_id=thread_workflow(thread)):
+            for run in await ledger.runs.list(workflow_id=thread_workflow(thread)):
                 runs.append(await self._see_talking(run))
         return Aftermath(
             runs,
@@ -68,7 +68,7 @@ class Survey:
         )
 
     async def _see_undo(self, seen: RunSeen) -> RunUndo:
-        run = await self._ledger.get_run(seen.run_key)
+        run = await self._ledger.runs.get(seen.run_key)
         report = await self._ledger.undo.report(seen.run_key)
         # A stop that came as the run completed undoes nothing; its caller gets "completed".
         stopped_with_undo = run is not None and run.compensate and seen.state != "completed"
@@ -77,7 +77,8 @@ class Survey:
             seen.run_key,
             report.state,
             wanted=stopped_with_undo or failed or seen.id in self._load.to_undo,
-            gone=run is None or (run.gone_as is not None and seen.id not in self._load.to_undo),
+            gone=run is None
+            or (run.workflow_status is not None and seen.id not in self._load.to_undo),
         )
 
     async def _see(self, handle: RunHandle | PlanHandle) -> RunSeen:
@@ -85,7 +86,7 @@ class Survey:
         first = described.raw_description.workflow_execution_info.first_run_id
         key = run_key(handle.id, first or described.run_id)
         state = "unknown" if described.status is None else described.status.name.lower()
-        found = await self._ledger.get_run(key)
+        found = await self._ledger.runs.get(key)
         return RunSeen(
             id=handle.id,
             run_key=key,

@@ -28,8 +28,7 @@ from commitline.activities.contract.conversation import Message, RunResult, Tool
 from commitline.activities.contract.wire import from_text
 from commitline.canonical import parse
 from commitline.identity import Position, RunKey, action_key
-from commitline.ledger import Action, Approval, StoredMessage
-from commitline.ledger.relay import Waiting
+from commitline.ledger import Action, Approval, QueuedAction, StoredMessage
 from commitline.tests.soak.conversations import malformed
 from commitline.tests.soak.counted import READ, Counted, Violation
 from commitline.tests.soak.promises import (
@@ -100,7 +99,7 @@ class Aftermath:
         undos: Sequence[RunUndo] = (),
         approvals: Sequence[Approval] = (),
         intents: Sequence[Intent] = (),
-        queue: Sequence[Waiting] = (),
+        queue: Sequence[QueuedAction] = (),
     ) -> None:
         self.runs = runs
         self.actions = actions

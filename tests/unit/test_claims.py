@@ -10,18 +10,16 @@ import pytest
 
 from commitline.errors import Fenced, IdempotencyKeyConflict, PlanDivergence
 from commitline.identity import ActionKey, RunKey
-from commitline.ledger import Action, ActionRequest, Attempt, Dispatched, Effect, Outcome, Owned
+from commitline.ledger import Action, ActionRequest, Attempt, Dispatched, Effect, HeldClaim, Outcome
 from commitline.ledger.claim_rules import (
-    CONFLICT,
     Verdict,
     judge_holder,
     judge_own,
-    key_life,
-    raise_if_conflict,
     settles_in,
     take_over,
     why_parked,
 )
+from commitline.ledger.outcome_rules import CONFLICT, raise_if_conflict
 from commitline.tests.builders import NOON, action_request, action_row
 
 MINUTE = timedelta(minutes=1)
@@ -218,10 +216,10 @@ def test_a_lost_attempt_is_asked_about_by_who_can(
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (replace(LOOKUP, asking=True), Verdict.LOOK_UP),
+        (replace(LOOKUP, looking_up=True), Verdict.LOOK_UP),
         (LOOKUP, Verdict.GO_ON),
-        (replace(DISPATCHED, asking=True), Verdict.LOOK_UP),
-        (replace(LOOKUP, asking=True, now=NOON + 6 * MINUTE), Verdict.LOOK_UP),
+        (replace(DISPATCHED, looking_up=True), Verdict.LOOK_UP),
+        (replace(LOOKUP, looking_up=True, now=NOON + 6 * MINUTE), Verdict.LOOK_UP),
     ],
     ids=["asks", "was given it to send", "asks, as its key was forgotten", "asks, lease over"],
 )
@@ -236,7 +234,7 @@ def test_the_very_attempt_that_asks_asks_and_the_one_that_sends_goes_on(
 
 
 def test_an_attempt_that_asks_is_fenced_by_a_later_one_as_any_other() -> None:
-    found = replace(LOOKUP, asking=True, attempt_at=NOON + 2 * MINUTE)
+    found = replace(LOOKUP, looking_up=True, attempt_at=NOON + 2 * MINUTE)
 
     with pytest.raises(Fenced):
         judge_own(found, CAN_LOOK_UP, LATER)
@@ -257,11 +255,11 @@ def test_a_key_lives_from_its_first_dispatch(
 ) -> None:
     found = replace(DISPATCHED, key_ttl=key_ttl, now=NOON + age)
 
-    assert key_life(found) == life
+    assert found.key_life == life
 
 
 def test_a_key_that_was_never_sent_does_not_age() -> None:
-    assert key_life(replace(INTENT, key_ttl=MINUTE, now=NOON + 5 * MINUTE)) is None
+    assert replace(INTENT, key_ttl=MINUTE, now=NOON + 5 * MINUTE).key_life is None
 
 
 @pytest.mark.parametrize("effect", [Effect.IDEMPOTENT, Effect.LOOKUP, Effect.AT_MOST_ONCE])
@@ -283,12 +281,6 @@ def test_not_found_counts_after_what_could_be_sent_would_show(
     assert settles_in(found, replace(REQUEST, settles_after=timedelta())) == left - MINUTE
 
 
-def test_a_row_that_does_not_say_until_when_it_may_be_sent_is_given_its_lease() -> None:
-    found = replace(DISPATCHED, sent_until=None, now=NOON)
-
-    assert settles_in(found, replace(REQUEST, settles_after=MINUTE)) == 6 * MINUTE
-
-
 def test_a_claim_is_reduced_to_what_records_its_outcome() -> None:
     claim = Dispatched(
         key=KEY,
@@ -300,7 +292,7 @@ def test_a_claim_is_reduced_to_what_records_its_outcome() -> None:
         effect=Effect.IDEMPOTENT,
     )
 
-    assert claim.owned == Owned(KEY, EARLIER.token, "order-4821-charge")
+    assert claim.held == HeldClaim(KEY, EARLIER.token, "order-4821-charge")
 
 
 def test_the_effect_of_the_row_counts_and_not_that_of_newer_code() -> None:

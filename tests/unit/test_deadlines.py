@@ -221,7 +221,7 @@ def run_that_began(spent: timedelta) -> Run:
         compensate=False,
         undo_began_at=None,
         undo_ended_at=None,
-        gone_as=None,
+        workflow_status=None,
         owner=None,
         namespace=None,
         now=now,

@@ -11,8 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from commitline.identity import ActionKey, Position, RunKey, action_key
-from commitline.ledger import Action, Approval
-from commitline.ledger.relay import Queued, Waiting
+from commitline.ledger import Action, Approval, QueuedAction
 from commitline.tests.builders import NOON, done_row
 from commitline.tests.soak.counted import Counted, Violation
 from commitline.tests.soak.people import to_settle
@@ -164,7 +163,7 @@ def _approval(decision: Literal["approved", "rejected", "expired"] | None) -> Ap
         tool="pay",
         args="{}",
         requested_digest="r",
-        asked_at=NOON,
+        requested_at=NOON,
         expires_at=None,
         decision=decision,
         decided_by="ada",
@@ -247,10 +246,9 @@ def test_those_in_order_reach_the_provider_in_order() -> None:
 
 def _queued(
     seq: int, *, due_at: datetime | None, order_key: str | None = None, run: RunKey = OUTBOX
-) -> Waiting:
+) -> QueuedAction:
     key = action_key(run, Position("0"))
-    queued = Queued(key, seq, "send", "ship", order_key, due_at, 1, NOON)
-    return Waiting(queued, run, "0", None, NOON)
+    return QueuedAction(key, seq, "send", "ship", order_key, due_at, 1, NOON, run, "0", None, NOON)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +265,7 @@ def _queued(
     ids=["empty", "a person's", "due", "first", "behind a person's", "before it", "another order"],
 )
 def test_what_is_due_waits_only_for_what_is_a_persons_before_it(
-    queue: Sequence[Waiting], found: bool
+    queue: Sequence[QueuedAction], found: bool
 ) -> None:
     assert bool(list(of_queue(queue, []))) is found
 
@@ -285,11 +283,10 @@ def test_nothing_is_left_at_work_or_out_of_the_queue() -> None:
 
 def test_people_settle_all_that_holds_up_others_and_a_part_of_the_rest() -> None:
     parked = [row(f"0.{at}", **PARKED) for at in range(10)]
-    holds = [
-        replace(_queued(at, due_at=None, order_key="a").queued, key=one.key)
+    queue = [
+        replace(_queued(at, due_at=None, order_key="a", run=RUN), key=one.key)
         for at, one in enumerate(parked)
     ]
-    queue = [Waiting(one, RUN, "0", None, NOON) for one in holds]
 
     assert to_settle(parked, queue) == parked
     assert 0 < len(to_settle(parked, [])) < len(parked)

@@ -69,9 +69,7 @@ async def give_up(
 ) -> dict[Position, Action]:
     """Have a run that goes on from the conversation's newest version give another one up."""
     found = await threads.get(THREAD) or await threads.open(THREAD, agent="support")
-    return await threads.give_up_turn(
-        run, positions, by=by, thread_id=THREAD, version=found.version
-    )
+    return await threads.close_turn(run, positions, by=by, thread_id=THREAD, version=found.version)
 
 
 async def open_run(
@@ -115,7 +113,7 @@ def turn(
         [*messages, answered(f"{name}!")],
         10,
         2,
-        told=told,
+        notified=told,
         replies_to=replies_to,
         reply=reply,
     )
@@ -147,7 +145,7 @@ async def row(ledger: ActionLedger, request: ActionRequest) -> Action:
 
 async def run_of(ledger: ActionLedger, run: RunKey) -> Run:
     """The run as it is stored, whenever it is read."""
-    found = await ledger.get_run(run)
+    found = await ledger.runs.get(run)
     assert found is not None
     return replace(found, now=NOON)
 

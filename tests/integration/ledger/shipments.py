@@ -62,7 +62,7 @@ attempt = partial(builders.attempt, deadline=DEADLINE)
 
 
 async def stop(ledger: ActionLedger, run: RunKey = RUN_A, reason: str = "ada stopped it") -> Run:
-    return await ledger.stop_run(
+    return await ledger.runs.stop(
         run, workflow_id="support-4821", agent="support", reason=reason, attempt_at=NOON
     )
 
@@ -102,7 +102,7 @@ async def age(pool: Pool, by: timedelta) -> None:
 
 
 async def run_a(ledger: ActionLedger) -> Run:
-    run = await ledger.get_run(RUN_A)
+    run = await ledger.runs.get(RUN_A)
     assert run is not None
     return run
 

@@ -36,8 +36,10 @@ from commitline.ledger import (
     Dispatched,
     Effect,
     LookUp,
+    NewMessage,
     Outcome,
     Parked,
+    Turn,
 )
 from commitline.ledger.pool import Pool
 from commitline.tests.builders import DID_NOT_HAPPEN, NOON, attempt
@@ -148,7 +150,7 @@ class World:
         await self.check()
 
     async def open_run(self, run: RunKey, attempt_at: datetime) -> None:
-        opened = await self.ledger.open_run(
+        opened = await self.ledger.runs.open(
             run_key=run,
             workflow_id=self.name,
             agent="support",
@@ -223,13 +225,13 @@ class World:
     async def to_the_run(self, operation: str, run: RunKey) -> bool:
         match operation:
             case "end the run":
-                await self.ledger.end_run(run, attempt_at=self.later())
+                await self.ledger.runs.end(run, attempt_at=self.later())
             case "open the run again":
                 await self.open_run(run, self.later())
             case "stop the run" | "stop the run, which ends" if self.now > 5:
                 await self.stop(run)
                 if "ends" in operation:
-                    await self.ledger.end_run(run, attempt_at=self.later())
+                    await self.ledger.runs.end(run, attempt_at=self.later())
             case "tell the run":
                 await self.tell(run, again=self.now % 3 == 0)
             case _:
@@ -315,7 +317,7 @@ class World:
         assert row["status"] == "pending", "what is done is not sent"
         assert row["parked_at"] is None, "what is parked is not sent"
         if row["dispatched_at"] is None or row["claim_token"] == attempt.token:
-            assert not row["asking"], "who asks does not send"
+            assert not row["looking_up"], "who asks does not send"
             return
         again = row["effect"] == "idempotent" or row["in_progress"]
         assert again, "nothing else is sent again"
@@ -329,7 +331,7 @@ class World:
         assert row["dispatched_at"] is not None, "nobody is asked about what was never sent"
         assert (ask.settles_in <= timedelta()) == (row["sent_until"] <= datetime.now(UTC))
         if row["claim_token"] == attempt.token:
-            assert row["asking"], "who was given it to send goes on"
+            assert row["looking_up"], "who was given it to send goes on"
         else:
             self.check_taken_over(claim, attempt, row)
 
@@ -350,7 +352,7 @@ class World:
         handed_back = await self.ledger.hand_back(call.request, call.claim.attempt)
 
         open_ = row["status"] == "pending" and row["parked_at"] is None
-        first = row["tries"] == 1 and not row["asking"]
+        first = row["tries"] == 1 and not row["looking_up"]
         assert handed_back == (its_own and open_ and first), "only who knows that nothing was sent"
         if handed_back:
             self.dispatches[call.claim.key].remove(call.claim.token)
@@ -447,7 +449,7 @@ class World:
             call.late = call.late or (call.claim.key in keys and call.ask is None)
 
     async def stop(self, run: RunKey) -> None:
-        stopped = await self.ledger.stop_run(
+        stopped = await self.ledger.runs.stop(
             run, workflow_id=self.name, agent="support", reason="ada", attempt_at=NOON
         )
         self.stopped.add(run)
@@ -474,19 +476,25 @@ class World:
         event("settled")
 
     async def tell(self, run: RunKey, *, again: bool) -> None:
-        """Tell the run's next turn, or the one before once more, what became known."""
-        self.turns[run] += not again
-        turn = self.turns[run]
-
-        found = await self.ledger.take_notices(run, turn)
-
+        """Commit the run's next turn with its notices; or its last turn once more."""
+        threads = self.ledger.threads
+        await threads.open(run, agent="support")
+        found = [one.key for one in await threads.pending_notices(run)]
         expected = {
             key
             for key, row in self.rows.items()
-            if row["run_key"] == run and row["settled_at"] and row["notified_step"] in (None, turn)
+            if row["run_key"] == run and row["settled_at"] and row["notified_version"] is None
         }
-        assert {one.key for one in found} == expected, "each once, at one turn"
-        event(f"told of: {min(len(found), 2)}")
+        assert set(found) == expected, "each once, by one commit"
+        again = again and self.turns[run] > 0
+        step = self.turns[run] - again
+        turn = Turn(run, step, run, step, 0, [NewMessage("assistant", "{}")], notified=found)
+
+        committed = await threads.commit(turn)
+
+        assert (committed.earlier is not None) == again
+        self.turns[run] += not again
+        event(f"told of: {min(len(found), 2) * (not again)}")
 
     async def record(self, call: Call, *, odd: bool) -> None:
         row = self.rows[call.claim.key]
@@ -568,8 +576,10 @@ class World:
             assert not (done and row["parked_at"] is not None)
             before = self.rows.get(row["key"])
             if before is not None and before["status"] == "done":
-                assert row | {"notified_step": before["notified_step"]} == before, "done is final"
-                assert before["notified_step"] in (None, row["notified_step"]), "told once"
+                assert row | {"notified_version": before["notified_version"]} == before, (
+                    "done is final"
+                )
+                assert before["notified_version"] in (None, row["notified_version"]), "told once"
             if before is not None and before["parked_at"] is not None:
                 assert done or row["parked_at"] == before["parked_at"], "unknown, until it is known"
                 assert done == (row["settled_at"] is not None), "known, and to be told"
@@ -667,7 +677,7 @@ def test_arguments_and_results_come_back_exactly(
     ids=["white space", "key twice", "nul and surrogate", "long"],
 )
 async def test_json_text_is_kept_to_the_byte(ledger: ActionLedger, text: str) -> None:
-    await ledger.open_run(
+    await ledger.runs.open(
         run_key=RunKey("r/1"), workflow_id="r", agent="a", input_digest="i", attempt_at=NOON
     )
     request = ActionRequest(

@@ -111,7 +111,7 @@ async def test_a_fork_that_waits_while_its_run_is_stopped_is_refused(
     async with holding_thread(pool):
         forking = asyncio.ensure_future(threads.fork(RUN_A, 1))
         await until_blocked(pool, 1)
-        await ledger.stop_run(
+        await ledger.runs.stop(
             RUN_A, workflow_id="w", agent="support", reason="ada stopped it", attempt_at=NOON
         )
     with pytest.raises(ResetRefused):
@@ -126,7 +126,7 @@ async def test_a_run_that_was_stopped_is_not_forked(
 ) -> None:
     await three_turns(threads)
     if how == "stopped":
-        await ledger.stop_run(
+        await ledger.runs.stop(
             RUN_A, workflow_id="w", agent="support", reason="ada stopped it", attempt_at=NOON
         )
     else:

@@ -215,8 +215,8 @@ async def test_what_a_run_that_was_given_up_asks_about_is_not_sent(
 async def test_a_run_that_ended_or_was_stopped_before_keeps_its_own_reason(
     ledger: ActionLedger, threads: ThreadLedger
 ) -> None:
-    await ledger.end_run(RUN_A, attempt_at=NOON + timedelta(hours=1))
-    await ledger.stop_run(
+    await ledger.runs.end(RUN_A, attempt_at=NOON + timedelta(hours=1))
+    await ledger.runs.stop(
         RUN_C, workflow_id="w", agent="support", reason="ada stopped it", attempt_at=NOON
     )
     stopped = await run_of(ledger, RUN_C)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commitline.errors import Fenced, IdempotencyKeyConflict, SettlementRefused
-from commitline.ledger import ActionLedger, AlreadyDone, Dispatched, Effect, Outcome, Owned
+from commitline.ledger import ActionLedger, AlreadyDone, Dispatched, Effect, HeldClaim, Outcome
 from commitline.ledger.pool import Pool
 from commitline.tests.builders import DECLINED, NOON, dispatched
 from commitline.tests.integration.database import holding, until_blocked
@@ -127,8 +127,8 @@ async def test_a_late_outcome_is_recorded_by_whoever_has_the_claim_of_the_attemp
 ) -> None:
     claim = await repeated(ledger, domain_key=DOMAIN_KEY)
 
-    assert claim.owned == Owned(claim.key, claim.attempt.token, DOMAIN_KEY)
-    assert await ledger.record(claim.owned, DECLINED) == DECLINED
+    assert claim.held == HeldClaim(claim.key, claim.attempt.token, DOMAIN_KEY)
+    assert await ledger.record(claim.held, DECLINED) == DECLINED
 
     assert {one.state for one in await ledger.list()} == {"error"}
     assert isinstance(

@@ -48,7 +48,7 @@ async def test_a_looked_up_action_that_a_later_attempt_finds_is_asked_about_and_
 
     assert ask.call == replace(first, attempt=later, taken_over=True)
     found = await row(ledger, first.key)
-    assert (found.asking, found.tries, found.state) == (True, 1, "dispatched")
+    assert (found.looking_up, found.tries, found.state) == (True, 1, "dispatched")
     assert (found.claim_token, found.attempt_at) == (later.token, later.started_at)
 
 
@@ -65,7 +65,7 @@ async def test_the_asking_attempt_whose_commit_was_not_answered_asks_and_does_no
     assert again.call == first.call
     assert again.settles_in - first.settles_in < timedelta()
     after = await row(ledger, first.call.key)
-    assert (after.asking, after.tries, after.sent_until) == (True, 1, before.sent_until)
+    assert (after.looking_up, after.tries, after.sent_until) == (True, 1, before.sent_until)
 
 
 async def test_what_was_found_is_recorded_by_the_attempt_that_asked(ledger: ActionLedger) -> None:
@@ -172,7 +172,7 @@ async def test_a_business_fact_that_surely_never_happened_is_sent_for_who_wants_
     await ledger.send_after_lookup(wanted, ask.call)
 
     found = await row(ledger, original.key)
-    assert (found.asking, found.tries, found.claimed_by) == (False, 2, wanted.key)
+    assert (found.looking_up, found.tries, found.claimed_by) == (False, 2, wanted.key)
 
 
 # --- from when on "not found" counts -----------------------------------------------------
@@ -251,23 +251,6 @@ async def test_an_attempt_that_calls_again_may_send_until_its_own_deadline(
     assert abs(await sent_until(ledger, request.key) - before - (HOUR - DEADLINE)) < SLACK
 
 
-async def test_the_time_in_which_a_row_of_an_older_release_may_be_sent_is_its_lease(
-    ledger: ActionLedger, pool: Pool
-) -> None:
-    await dispatched(ledger, action(), attempt())
-    # It knew no deadlines.
-    await sql(
-        pool,
-        "update agent_actions set sent_until = null, "
-        "lease_until = clock_timestamp() - interval '30 seconds'",
-    )
-
-    asks = [await asked(ledger, action(), attempt(second)) for second in (1, 2)]
-
-    for ask in asks:  # whoever asks, and however often
-        assert timedelta(seconds=30) - SLACK < ask.settles_in <= timedelta(seconds=30)
-
-
 # --- sending what never happened ---------------------------------------------------------
 
 
@@ -282,7 +265,7 @@ async def test_what_surely_never_happened_is_sent_and_has_a_deadline_of_its_own(
     await ledger.send_after_lookup(action(), ask.call)
 
     after = await row(ledger, ask.call.key)
-    assert (after.asking, after.tries, after.claim_token) == (False, 2, ask.call.token)
+    assert (after.looking_up, after.tries, after.claim_token) == (False, 2, ask.call.token)
     assert after.dispatched_at == before.dispatched_at
     assert after.sent_until is not None
     assert after.lease_until is not None
@@ -300,7 +283,7 @@ async def test_sending_after_asking_is_safe_to_repeat(ledger: ActionLedger) -> N
     await ledger.send_after_lookup(action(), ask.call)
 
     found = await row(ledger, ask.call.key)
-    assert (found.asking, found.claim_token) == (False, ask.call.token)
+    assert (found.looking_up, found.claim_token) == (False, ask.call.token)
 
 
 async def test_the_attempt_that_sends_goes_on_if_it_claims_again(ledger: ActionLedger) -> None:
@@ -381,4 +364,4 @@ async def test_sending_after_asking_waits_for_a_stop_that_is_about_to_commit(
     with pytest.raises(RunNotRunning):
         await sending
 
-    assert (await row(ledger, ask.call.key)).asking
+    assert (await row(ledger, ask.call.key)).looking_up

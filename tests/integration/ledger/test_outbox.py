@@ -33,13 +33,13 @@ from commitline.errors import (
 from commitline.idempotency_key import default_idempotency_key
 from commitline.identity import ActionKey, RunKey
 from commitline.ledger import (
+    Accepted,
     Action,
     ActionLedger,
     ActionRequest,
     AlreadyDone,
     Busy,
     Dispatched,
-    Intended,
     LookUp,
     NewMessage,
     Outcome,
@@ -241,7 +241,7 @@ async def test_what_is_intended_is_fixed_now_and_sent_by_nobody_yet(
     key = await committed(url, charge, {"order_id": "4821"}, order_key="customer-7")
 
     action = await the(ledger, key)
-    run = await ledger.get_run(action.run_key)
+    run = await ledger.runs.get(action.run_key)
     assert key == "outbox/order-4821-charge:0"
     assert (action.state, action.relayed, action.tool) == ("intent", True, "charge")
     assert action.args == '{"order_id":"4821","cents":100}'
@@ -366,13 +366,13 @@ async def test_an_intent_that_nobody_sends_any_more_gives_way(
     assert isinstance(claim, Dispatched)
     assert await ledger.hand_back(request(), by)
     assert await committed(url, charge, {"order_id": "1"}) == claim.key  # it runs, and may send it
-    await ledger.end_run(RUN, attempt_at=NOON + timedelta(minutes=2))
+    await ledger.runs.end(RUN, attempt_at=NOON + timedelta(minutes=2))
 
     anew = await committed(url, charge, {"order_id": "1"})
 
     assert anew == "outbox/order-1-charge~2:0"
     assert await ledger.outcome(claim.key) is not None
-    await ledger.stop_run(
+    await ledger.runs.stop(
         RunKey("outbox/order-1-charge~2"),
         workflow_id="outbox",
         agent="",
@@ -390,12 +390,12 @@ async def test_a_detached_call_of_a_run_that_has_ended_is_still_to_be_sent(
     await open_run(ledger, RUN)
     detached = request(detached=True)
     claim = await ledger.claim(detached, attempt())
-    await ledger.end_run(RUN, attempt_at=NOON + timedelta(minutes=2))
+    await ledger.runs.end(RUN, attempt_at=NOON + timedelta(minutes=2))
 
     existing = await committed(url, charge, {"order_id": "1"})
     await open_run(ledger, RUN)
 
-    assert isinstance(claim, Intended)
+    assert isinstance(claim, Accepted)
     assert existing == claim.action.key == detached.key
     assert await queue(pool) == [detached.key]
 
@@ -471,10 +471,10 @@ async def test_a_fact_that_is_about_to_be_undone_or_may_have_been_is_not_relied_
     assert isinstance(claim, Dispatched)
     await ledger.record(claim, Outcome.ok("1"))
     stop: dict[str, Any] = {"workflow_id": "w", "agent": "a", "reason": "no", "attempt_at": NOON}
-    await ledger.stop_run(RUN, **stop)
+    await ledger.runs.stop(RUN, **stop)
     assert await committed(url, charge, {"order_id": "1"}) == claim.key, "it stands"
 
-    await ledger.stop_run(RUN, **stop, compensate=True)
+    await ledger.runs.stop(RUN, **stop, compensate=True)
     await refused("just being undone")
 
     await ledger.undo.begin(RUN, why="no", failed=False, attempt_at=NOON)
@@ -638,7 +638,7 @@ async def test_the_relay_sends_what_never_happened_also_after_the_end_of_its_run
     await open_run(ledger, RUN)
     looked_up = replace(request(detached=True), effect=Effect.LOOKUP)
     await ledger.claim(looked_up, attempt())
-    await ledger.end_run(RUN, attempt_at=NOON + timedelta(minutes=2))
+    await ledger.runs.end(RUN, attempt_at=NOON + timedelta(minutes=2))
     asks = replace(relay_request(await the(ledger, looked_up.key)), can_look_up=True)
     assert isinstance(await ledger.claim(asks, attempt(1)), Dispatched)
 
@@ -663,7 +663,7 @@ async def test_what_was_told_of_a_detached_call_is_told_again_whatever_became_of
     await carried_out(ledger, detached.key, Outcome.ok("1"))
     claims.append(await ledger.claim(detached, attempt(2)))
 
-    assert [type(claim) for claim in claims] == [Intended] * 3
+    assert [type(claim) for claim in claims] == [Accepted] * 3
     with pytest.raises(PlanDivergence):
         await ledger.claim(replace(detached, requested_digest="another plan"), attempt(3))
 
@@ -677,7 +677,7 @@ async def test_what_a_fork_takes_back_before_it_was_sent_is_never_sent(
     await ledger.threads.commit(Turn("a thread", 0, RUN, 0, 0, [message]))
     unsent, sent = request("0.0", detached=True), request("0.1", made=refund, detached=True)
     for one in (unsent, sent):
-        assert isinstance(await ledger.claim(one, attempt()), Intended)
+        assert isinstance(await ledger.claim(one, attempt()), Accepted)
     claim = await ledger.claim(relay_request(await the(ledger, sent.key)), attempt(1))
     assert isinstance(claim, Dispatched)
 

@@ -288,7 +288,7 @@ async def test_what_postgres_cannot_hold_is_refused_for_good_and_the_pool_stays_
 ) -> None:
     for refused in (
         ledger.claim(action(domain_key=text), attempt()),
-        ledger.get_run(RunKey(text)),
+        ledger.runs.get(RunKey(text)),
         ledger.approvals.list(RunKey(text)),
     ):
         with pytest.raises(Unstorable, match="CL220") as found:
@@ -347,8 +347,6 @@ async def test_nothing_depends_on_a_session_so_that_a_pooler_may_change_it_at_ev
 async def whole_life(ledger: ActionLedger, step: int) -> None:
     """Everything that a ledger does, once."""
     await open_run(ledger, RUN)
-    await ledger.record_completion(RUN, step, "{}")
-    await ledger.get_completion(RUN, step)
     # Not equal to an earlier step's, which stays unknown and would hold it back.
     plain = replace(action(f"{step}.0"), effective_digest=f"of step {step}")
     keyed = action(f"{step}.1", domain_key="order")

@@ -61,14 +61,14 @@ async def expire(pool: Pool) -> None:
 async def test_asking_hands_the_row_back_and_may_be_repeated(ledger: ActionLedger) -> None:
     claim = await dispatched(ledger, refund(), attempt())
 
-    first, _ = await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
-    again, _ = await ledger.questions.ask(
+    first, _ = await ledger.questions.raise_question(QUESTION, claim, attempt_at=NOON)
+    again, _ = await ledger.questions.raise_question(
         replace(QUESTION, payload='{"b":2,"a":1}'), claim, attempt_at=NOON
     )
     action = await ledger.get(KEY)
     other = replace(QUESTION, message="Another?")
     with pytest.raises(Fenced):
-        await ledger.questions.ask(other, claim, attempt_at=NOON)
+        await ledger.questions.raise_question(other, claim, attempt_at=NOON)
 
     assert action is not None
     assert (first.number, again.number, first.state) == (1, 1, "waiting")
@@ -80,23 +80,23 @@ async def test_a_later_attempt_finds_what_was_asked_and_another_question_replace
 ) -> None:
     questions = ledger.questions
     claim = await dispatched(ledger, refund(), attempt())
-    await questions.ask(QUESTION, claim, attempt_at=NOON)
+    await questions.raise_question(QUESTION, claim, attempt_at=NOON)
     await questions.answer(KEY, 1, '"yes"', by="ada")
     second = await dispatched(ledger, refund(), attempt(1))
-    await questions.ask(replace(QUESTION, index=1), second, attempt_at=NOON)
+    await questions.raise_question(replace(QUESTION, index=1), second, attempt_at=NOON)
     third = await dispatched(ledger, refund(), attempt(2))
 
-    await questions.ask(replace(QUESTION, payload="3"), third, attempt_at=NOON)
+    await questions.raise_question(replace(QUESTION, payload="3"), third, attempt_at=NOON)
     asked = await questions.list(RUN_A, only_waiting=False)
     fourth = await dispatched(ledger, refund(), attempt(3))
 
-    assert [one.answer for one in second.asked] == ['"yes"']
+    assert [one.answer for one in second.questions] == ['"yes"']
     assert [(one.number, one.state) for one in asked] == [
         (1, "replaced"),
         (2, "replaced"),
         (3, "waiting"),
     ]
-    assert [one.number for one in fourth.asked] == [3]
+    assert [one.number for one in fourth.questions] == [3]
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["waits", "is answered"])
@@ -104,7 +104,7 @@ async def test_another_action_leaves_a_waiting_one_alone_and_goes_on_with_an_ans
     ledger: ActionLedger, *, answered: bool
 ) -> None:
     claim = await dispatched(ledger, refund(), attempt())
-    await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
+    await ledger.questions.raise_question(QUESTION, claim, attempt_at=NOON)
     if answered:
         await ledger.questions.answer(KEY, 1, '"yes"', by="ada")
 
@@ -115,7 +115,7 @@ async def test_another_action_leaves_a_waiting_one_alone_and_goes_on_with_an_ans
     assert own is not None
     if answered:
         assert isinstance(other, Dispatched)
-        assert (other.key, [one.answer for one in other.asked]) == (KEY, ['"yes"'])
+        assert (other.key, [one.answer for one in other.questions]) == (KEY, ['"yes"'])
     else:
         assert isinstance(other, AlreadyDone)
         assert isinstance(again, AlreadyDone)
@@ -129,7 +129,7 @@ async def test_what_has_expired_gives_the_business_fact_free_and_takes_no_answer
     ledger: ActionLedger, pool: Pool
 ) -> None:
     claim = await dispatched(ledger, refund(), attempt())
-    await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
+    await ledger.questions.raise_question(QUESTION, claim, attempt_at=NOON)
     await expire(pool)
 
     other = await dispatched(ledger, refund(RUN_B), attempt(1))
@@ -147,7 +147,7 @@ async def test_what_an_earlier_attempt_may_have_sent_rests_and_is_parked_when_it
 ) -> None:
     await dispatched(ledger, refund(), attempt())
     taken_over = await dispatched(ledger, refund(), attempt(1))
-    await ledger.questions.ask(QUESTION, taken_over, attempt_at=NOON, over=False)
+    await ledger.questions.raise_question(QUESTION, taken_over, attempt_at=NOON, over=False)
 
     away = await ledger.claim(refund(RUN_B), attempt(2))
     resting = await ledger.get(KEY)
@@ -168,10 +168,10 @@ async def test_in_a_run_that_ends_nothing_is_asked_and_its_intent_is_nobodys(
 ) -> None:
     claim = await dispatched(ledger, refund(), attempt())
     stop = {"workflow_id": RUN_A, "agent": "a", "reason": "r", "attempt_at": NOON}
-    await ledger.stop_run(RUN_A, **stop)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await ledger.runs.stop(RUN_A, **stop)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
     with pytest.raises(RunNotRunning) as refused:
-        await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
+        await ledger.questions.raise_question(QUESTION, claim, attempt_at=NOON)
     left = await ledger.get(KEY)
     asked = await ledger.questions.list(only_waiting=False)
     other = await dispatched(ledger, refund(RUN_B), attempt(1))
@@ -186,14 +186,14 @@ async def test_an_attempt_that_was_overtaken_asks_nothing(ledger: ActionLedger) 
     later = await dispatched(ledger, refund(), attempt(1))
 
     with pytest.raises(Fenced):
-        await ledger.questions.ask(QUESTION, zombie, attempt_at=NOON)
+        await ledger.questions.raise_question(QUESTION, zombie, attempt_at=NOON)
 
     assert await ledger.record(later, DONE) == DONE
 
 
 async def test_an_answer_is_a_value_and_signed(ledger: ActionLedger, pool: Pool) -> None:
     claim = await dispatched(ledger, refund(), attempt())
-    await ledger.questions.ask(QUESTION, claim, attempt_at=NOON)
+    await ledger.questions.raise_question(QUESTION, claim, attempt_at=NOON)
 
     with pytest.raises(AnswerRefused, match="needs a value"):
         await ledger.questions.answer(KEY, 1, "null", by="ada")

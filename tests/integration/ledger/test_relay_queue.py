@@ -28,9 +28,8 @@ from commitline.ledger import (
     Effect,
     Outcome,
     Parked,
-    Queued,
+    QueuedAction,
     Run,
-    Waiting,
 )
 from commitline.ledger.pool import Pool
 from commitline.tests import builders
@@ -116,14 +115,14 @@ async def due_in(pool: Pool, key: ActionKey) -> float | None:
 
 
 async def is_queued(ledger: ActionLedger, key: ActionKey) -> bool:
-    return await ledger.relay.queued(key) is not None
+    return await ledger.relay.entry(key) is not None
 
 
 # --- the queue -----------------------------------------------------------------------------
 
 
 async def run_of(ledger: ActionLedger) -> Run:
-    found = await ledger.get_run(RUN)
+    found = await ledger.runs.get(RUN)
     assert found is not None
     return found
 
@@ -162,9 +161,9 @@ async def test_of_rows_in_order_only_the_first_is_taken_until_it_has_an_end(
     await queue(pool, free, order="account-2")
 
     begun = await take(ledger)
-    turns = [(await ledger.relay.queued(key) or (None, None))[1] for key in (first, second)]
+    turns = [(await ledger.relay.entry(key) or (None, None))[1] for key in (first, second)]
     await ledger.park_unsent(first, "not sent")
-    await ledger.relay.leave_if_settled(first)
+    await ledger.relay.dequeue_if_settled(first)
     held_back = await take(ledger)
     await ledger.settle(first, DID_NOT_HAPPEN, by="ada")
     freed = await take(ledger)
@@ -191,7 +190,7 @@ async def test_each_lost_settling_is_followed_by_another_one_later_and_later(
         waits.append(round(await due_in(pool, key) or 0, -1))
 
     assert waits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600]
-    counted = await ledger.relay.queued(key)
+    counted = await ledger.relay.entry(key)
     assert counted is not None
     assert counted[0].starts == 9
 
@@ -204,7 +203,7 @@ async def test_a_start_does_not_count_once_the_settling_has_said_what_is_next(
         await queue(pool, one.key)
     taken = await ledger.relay.take_due(["charge"], limit=2)
 
-    await ledger.relay.leave_if_settled(kept.key)
+    await ledger.relay.dequeue_if_settled(kept.key)
     await ledger.relay.reopen(again.key)
     for row in taken:
         await ledger.relay.count_start(row)
@@ -223,13 +222,13 @@ async def test_a_row_leaves_the_queue_when_its_action_has_an_end(
     await ledger.park(unknown, "who knows")
 
     for claim in (done, unknown, open_):
-        await ledger.relay.leave_if_settled(claim.key)
-    found = {one.queued.key: one for one in await ledger.relay.list()}
+        await ledger.relay.dequeue_if_settled(claim.key)
+    found = {one.key: one for one in await ledger.relay.list()}
 
     assert set(found) == {unknown.key, open_.key}
-    assert found[unknown.key].queued.due_at is None
+    assert found[unknown.key].due_at is None
     assert found[unknown.key].parked_reason == "who knows"
-    assert found[open_.key].queued.due_at is not None
+    assert found[open_.key].due_at is not None
     await ledger.record(unknown, RECEIPT)  # late: it is known after all
     assert not await is_queued(ledger, unknown.key)
 
@@ -243,7 +242,7 @@ async def test_who_reopens_a_row_while_it_leaves_for_a_person_finds_it_due(
     async with holding(pool, "select from agent_relay for update"):
         reopening = asyncio.create_task(ledger.relay.reopen(claim.key))
         await until_blocked(pool, 1)
-        leaving = asyncio.create_task(ledger.relay.leave_if_settled(claim.key))
+        leaving = asyncio.create_task(ledger.relay.dequeue_if_settled(claim.key))
         await until_blocked(pool, 2)
     await asyncio.gather(reopening, leaving)
 
@@ -274,9 +273,9 @@ async def test_an_undo_leaves_the_queue_when_it_is_on_record_what_became_of_it(
     await ledger.park(undos[unknown.key], "who knows")
 
     for claim in rows:
-        await ledger.relay.leave_if_settled(claim.key)
-    waiting = {one.queued.key for one in await ledger.relay.list()}
-    await ledger.relay.give_up(never_begun.key, "no worker serves refund")
+        await ledger.relay.dequeue_if_settled(claim.key)
+    waiting = {one.key for one in await ledger.relay.list()}
+    await ledger.relay.leave_to_person(never_begun.key, "no worker serves refund")
     await ledger.record(undos[lost.key], RECEIPT)
 
     assert waiting == {never_begun.key, lost.key}
@@ -318,7 +317,7 @@ async def test_what_is_called_off_was_never_sent_and_frees_its_business_fact(
     assert (found.state, found.effect_possible) == ("error", False)
     assert isinstance(next_one, Dispatched)
     assert next_one.idempotency_key == "order-1~2"
-    assert [one.queued.key for one in await ledger.relay.list()] == [sent.key]
+    assert [one.key for one in await ledger.relay.list()] == [sent.key]
 
 
 async def test_what_is_given_up_is_a_persons_unless_an_attempt_is_at_work(
@@ -328,7 +327,7 @@ async def test_what_is_given_up_is_a_persons_unless_an_attempt_is_at_work(
     live = await dispatched(ledger, "0.1", lease=LIVE)
     for claim in (dead, live):
         await queue(pool, claim.key)
-        await ledger.relay.give_up(claim.key, "tried in vain")
+        await ledger.relay.leave_to_person(claim.key, "tried in vain")
     unsent = await ledger.park_unsent(live.key, "not sent")
 
     states = [(await ledger.get(claim.key)) for claim in (dead, live)]
@@ -351,11 +350,11 @@ async def test_the_relay_claims_nothing_of_a_run_that_goes_on_or_was_stopped(
     for wanted in (sees_to, asks):
         with pytest.raises(RunNotRunning, match="goes on"):
             await ledger.claim(wanted, attempt(10))
-    await ledger.relay.end_gone(
-        await run_of(ledger), gone_as="terminated", ended_at=NOON + timedelta(seconds=5)
+    await ledger.relay.end_lost(
+        await run_of(ledger), workflow_status="terminated", ended_at=NOON + timedelta(seconds=5)
     )
     taken_over = await ledger.claim(sees_to, attempt(10))
-    await ledger.stop_run(RUN, workflow_id="w", agent="", reason="no", attempt_at=NOON)
+    await ledger.runs.stop(RUN, workflow_id="w", agent="", reason="no", attempt_at=NOON)
     with pytest.raises(RunNotRunning):
         await ledger.claim(sees_to, attempt(20))
     left = await ledger.claim(asks, attempt(20))
@@ -369,7 +368,7 @@ async def test_the_relay_waits_for_anothers_live_attempt_and_not_for_its_own(
     ledger: ActionLedger,
 ) -> None:
     await dispatched(ledger, "0.0", lease=LIVE)
-    await ledger.relay.end_gone(await run_of(ledger), gone_as="terminated", ended_at=NOON)
+    await ledger.relay.end_lost(await run_of(ledger), workflow_status="terminated", ended_at=NOON)
     sees_to = request("0.0", purpose="relay")
 
     anothers = await ledger.claim(sees_to, attempt(10, scheduled=9))
@@ -391,8 +390,8 @@ async def test_what_a_gone_run_left_dispatched_is_queued_once_no_attempt_can_be_
     await ledger.record(done, RECEIPT)
     unknown = await parked(ledger, "0.3")
     asked_again = await parked(ledger, "0.4")
-    await queue(pool, asked_again.key, why="ask")
-    await ledger.relay.leave_if_settled(asked_again.key)
+    await queue(pool, asked_again.key, why="lookup")
+    await ledger.relay.dequeue_if_settled(asked_again.key)
     await ledger.undo.reopen(asked_again.key)  # by an undo, which is lost
     unsent = await intent(ledger, pool, "0.5")
     # Its run's own, and not the relay's.
@@ -401,36 +400,39 @@ async def test_what_a_gone_run_left_dispatched_is_queued_once_no_attempt_can_be_
 
     seen = await run_of(ledger)
     ended = [
-        await ledger.relay.end_gone(seen, gone_as="terminated", ended_at=end) for _ in range(2)
+        await ledger.relay.end_lost(seen, workflow_status="terminated", ended_at=end)
+        for _ in range(2)
     ]
-    waiting = {one.queued.key: one for one in await ledger.relay.list()}
-    gone = await ledger.relay.list_gone()
+    waiting = {one.key: one for one in await ledger.relay.list()}
+    gone = await ledger.relay.list_lost()
 
     assert ended == [True, False]
     assert set(waiting) == {dead.key, live.key, asked_again.key}
-    assert {one.queued.why for one in waiting.values()} == {"ask"}
+    assert {one.why for one in waiting.values()} == {"lookup"}
     assert sorted(await take(ledger)) == sorted([dead.key, asked_again.key])
     left = await due_in(pool, live.key)
     assert left is not None
     assert 200 < left <= 300
-    assert [(one.gone_as, one.stands, one.unknown) for one in gone] == [("terminated", 1, 4)]
+    assert [(one.workflow_status, one.stands, one.unknown) for one in gone] == [
+        ("terminated", 1, 4)
+    ]
     with pytest.raises(RunNotRunning):
         await ledger.claim(request("0.5"), attempt(5))
     assert (await ledger.get(unsent)) is not None
     assert (await ledger.get(unknown.key)) is not None
     again = await ledger.claim(request("0.5"), attempt(6))
-    run = await ledger.get_run(RUN)
+    run = await ledger.runs.get(RUN)
     assert isinstance(again, Dispatched)  # a reset: it lives
     assert run is not None
-    assert (run.state, run.gone_as) == ("running", None)
-    assert await ledger.relay.list_gone() == []
+    assert (run.state, run.workflow_status) == ("running", None)
+    assert await ledger.relay.list_lost() == []
 
 
 async def test_what_nobody_could_ask_about_is_a_persons_at_once(ledger: ActionLedger) -> None:
     lost = await dispatched(ledger, "0.0")
 
-    await ledger.relay.end_gone(
-        await run_of(ledger), gone_as="timed_out", ended_at=NOON, asks=False
+    await ledger.relay.end_lost(
+        await run_of(ledger), workflow_status="timed_out", ended_at=NOON, can_look_up=False
     )
 
     found = await ledger.get(lost.key)
@@ -447,9 +449,11 @@ async def test_a_run_that_has_come_to_another_state_since_it_was_looked_at_is_no
     seen = await run_of(ledger)
     await ledger.undo.begin(RUN, why="failed", failed=True, attempt_at=NOON)
 
-    assert not await ledger.relay.end_gone(seen, gone_as="terminated", ended_at=NOON)
+    assert not await ledger.relay.end_lost(seen, workflow_status="terminated", ended_at=NOON)
     assert (await run_of(ledger)).state == "undoing"
-    assert await ledger.relay.end_gone(await run_of(ledger), gone_as="failed", ended_at=NOON)
+    assert await ledger.relay.end_lost(
+        await run_of(ledger), workflow_status="failed", ended_at=NOON
+    )
 
 
 async def test_an_approval_of_a_run_that_was_taken_for_gone_is_decided_once_it_goes_on(
@@ -457,17 +461,17 @@ async def test_an_approval_of_a_run_that_was_taken_for_gone_is_decided_once_it_g
 ) -> None:
     approvals = ledger.approvals
     given = (Position("0.0"), "t", "charge", "{}", "d", None)
-    asked = await approvals.ask(ApprovalRequest(RUN, *given))
+    asked = await approvals.request(ApprovalRequest(RUN, *given))
     end = NOON + timedelta(seconds=5)
-    await ledger.relay.end_gone(await run_of(ledger), gone_as="terminated", ended_at=end)
+    await ledger.relay.end_lost(await run_of(ledger), workflow_status="terminated", ended_at=end)
 
-    await approvals.go_on(RUN, attempt_at=end)
+    await approvals.reopen_run(RUN, attempt_at=end)
     with pytest.raises(ApprovalRefused, match="acts no more"):
         await approvals.decide(asked.key, approve=True, by="ada")
-    await ledger.questions.go_on(RUN, attempt_at=end + timedelta(seconds=1))
+    await ledger.questions.reopen_run(RUN, attempt_at=end + timedelta(seconds=1))
 
     assert (await approvals.decide(asked.key, approve=True, by="ada")).state == "approved"
-    assert (await run_of(ledger)).gone_as is None
+    assert (await run_of(ledger)).workflow_status is None
 
 
 async def test_a_run_that_ends_leaves_the_relay_what_is_the_relays(
@@ -477,7 +481,7 @@ async def test_a_run_that_ends_leaves_the_relay_what_is_the_relays(
     mine, theirs = [await dispatched(ledger, f"0.{n}") for n in range(2)]
     await queue(pool, theirs.key)
 
-    await ledger.end_run(RUN, attempt_at=NOON + timedelta(seconds=1))
+    await ledger.runs.end(RUN, attempt_at=NOON + timedelta(seconds=1))
 
     states = [(await ledger.get(claim.key)) for claim in (mine, theirs)]
     assert [one.state for one in states if one] == ["unknown", "dispatched"]
@@ -488,7 +492,7 @@ async def test_runs_are_looked_at_in_turn_each_once_a_sweep(
 ) -> None:
     await sql(pool, "update agent_runs set created_at = created_at - interval '1 minute'")
     await sql(pool, "update agent_runs set namespace = 'a' where run_key = %(run)s", run=OTHER)
-    await ledger.open_run(
+    await ledger.runs.open(
         run_key=RunKey("young/r"), workflow_id="y", agent="a", input_digest="", attempt_at=NOON
     )
     relay = ledger.relay
@@ -507,7 +511,7 @@ async def test_the_run_of_a_sub_agent_whose_workflow_nobody_knows_is_gone(
 ) -> None:
     """Its key names a position where that of another run names an execution."""
     below = sub_run_key(RUN, Position("0.0"))
-    await ledger.open_run(
+    await ledger.runs.open(
         run_key=below, workflow_id="nobody", agent="a", input_digest="", attempt_at=NOON
     )
     await sql(
@@ -518,9 +522,9 @@ async def test_the_run_of_a_sub_agent_whose_workflow_nobody_knows_is_gone(
 
     gone = GoneRuns(ledger, temporal_client)
     assert await ActivityEnvironment().run(gone.close_gone_runs) == 1
-    found = await ledger.get_run(below)
+    found = await ledger.runs.get(below)
     assert found is not None
-    assert found.gone_as == "not found"
+    assert found.workflow_status == "not found"
 
 
 async def test_a_detached_call_whose_time_is_up_is_the_relays_unless_its_run_was_stopped(
@@ -535,7 +539,7 @@ async def test_a_detached_call_whose_time_is_up_is_the_relays_unless_its_run_was
     for _ in range(2):
         raw = await outcomes.settle_timed_out(pack(SettleTimedOut(detached.key, 1_000)))
         told.append(unpack(Reply, raw))
-        await ledger.stop_run(RUN, workflow_id="w", agent="", reason="no", attempt_at=NOON)
+        await ledger.runs.stop(RUN, workflow_id="w", agent="", reason="no", attempt_at=NOON)
 
     assert [one.status for one in told] == ["ok", "unknown"]
     assert [one.action_key for one in told] == [detached.key] * 2
@@ -580,7 +584,7 @@ async def test_what_may_be_tried_again(
 async def test_what_is_settled_or_was_stopped_is_not_tried_again(ledger: ActionLedger) -> None:
     settled, stopped = await parked(ledger, "0.0"), await parked(ledger, "0.0", run=OTHER)
     await ledger.settle(settled.key, RECEIPT, by="ada")
-    await ledger.stop_run(OTHER, workflow_id="w", agent="", reason="no", attempt_at=NOON)
+    await ledger.runs.stop(OTHER, workflow_id="w", agent="", reason="no", attempt_at=NOON)
 
     for key, why in (
         (settled.key, "is settled"),
@@ -639,9 +643,9 @@ async def test_a_word_a_record_and_a_reopening_at_once_leave_one_outcome_and_no_
             ledger.record(claim, RECEIPT),
             ledger.settle(claim.key, DID_NOT_HAPPEN, by="ada"),
             ledger.relay.reopen(claim.key),
-            ledger.relay.leave_if_settled(claim.key),
-            ledger.relay.give_up(claim.key, "in vain"),
-            ledger.relay.end_gone(seen, gone_as="terminated", ended_at=NOON),
+            ledger.relay.dequeue_if_settled(claim.key),
+            ledger.relay.leave_to_person(claim.key, "in vain"),
+            ledger.relay.end_lost(seen, workflow_status="terminated", ended_at=NOON),
             ledger.relay.take_due(["charge"], limit=9),
         )
 
@@ -649,7 +653,7 @@ async def test_a_word_a_record_and_a_reopening_at_once_leave_one_outcome_and_no_
         working = [asyncio.ensure_future(work) for work in at_once()]
         await until_blocked(pool, 4)
     ended = await asyncio.gather(*working, return_exceptions=True)
-    await ledger.relay.leave_if_settled(claim.key)
+    await ledger.relay.dequeue_if_settled(claim.key)
 
     found = await ledger.get(claim.key)
     assert found is not None
@@ -660,7 +664,9 @@ async def test_a_word_a_record_and_a_reopening_at_once_leave_one_outcome_and_no_
 
 def test_what_is_long_overdue_is_said_to_be() -> None:
     def waits(due: datetime | None) -> bool:
-        queued = Queued(ActionKey("r/x:0.0"), 1, "send", "gone", None, due, 0, NOON)
-        return Waiting(queued, RUN, "0.0", None, NOON).overdue
+        key = ActionKey("r/x:0.0")
+        return QueuedAction(
+            key, 1, "send", "gone", None, due, 0, NOON, RUN, "0.0", None, NOON
+        ).overdue
 
     assert [waits(None), waits(NOON), waits(NOON - timedelta(minutes=3))] == [False, False, True]

@@ -34,7 +34,7 @@ async def test_what_a_run_leaves_dispatched_at_its_end_is_unknown_and_can_still_
     ask = await asked(ledger, action("0.1"), attempt(1))
     leases = {one.lease_until for one in await ledger.list()}
 
-    await ledger.end_run(RUN_A, attempt_at=NOON + MINUTE)
+    await ledger.runs.end(RUN_A, attempt_at=NOON + MINUTE)
 
     rows = await ledger.list()
     assert {one.state for one in rows} == {"unknown"}
@@ -59,8 +59,8 @@ async def test_the_end_of_a_run_leaves_everything_else_as_it_is(
     await dispatched(ledger, action("0.0", run=RUN_B), attempt())
     before = [replace(one, now=NOON) for one in await ledger.list()]
 
-    await ledger.end_run(RUN_A, attempt_at=NOON + MINUTE)
-    await ledger.end_run(RUN_A, attempt_at=NOON + MINUTE)
+    await ledger.runs.end(RUN_A, attempt_at=NOON + MINUTE)
+    await ledger.runs.end(RUN_A, attempt_at=NOON + MINUTE)
 
     assert [replace(one, now=NOON) for one in await ledger.list()] == before
 
@@ -74,10 +74,10 @@ async def test_the_end_of_a_run_does_not_take_its_action_from_who_settles_it(
     await all_sent(pool)
     ask = await asked(ledger, wanted, attempt(1))
 
-    await ledger.end_run(RUN_A, attempt_at=NOON + MINUTE)
+    await ledger.runs.end(RUN_A, attempt_at=NOON + MINUTE)
     alive = await row(ledger, original.key)
     await all_sent(pool)
-    await ledger.end_run(RUN_A, attempt_at=NOON + MINUTE)
+    await ledger.runs.end(RUN_A, attempt_at=NOON + MINUTE)
 
     assert alive.claim_token == ask.call.token
     assert alive.state == "dispatched"
@@ -89,7 +89,7 @@ async def test_the_late_end_of_an_older_execution_leaves_the_calls_of_a_younger_
 ) -> None:
     claim = await dispatched(ledger, action(), attempt(60))
 
-    await ledger.end_run(RUN_A, attempt_at=NOON + timedelta(seconds=30))
+    await ledger.runs.end(RUN_A, attempt_at=NOON + timedelta(seconds=30))
 
     assert (await row(ledger, claim.key)).state == "dispatched"
     assert isinstance(await ledger.claim(action(), attempt(61)), LookUp)

@@ -116,12 +116,12 @@ async def test_a_run_that_does_not_run_still_records_and_returns_what_it_did(
 async def test_a_claim_by_a_later_execution_goes_on_with_an_ended_run(
     ledger: ActionLedger,
 ) -> None:
-    await ledger.end_run(RUN_A, attempt_at=NOON)
+    await ledger.runs.end(RUN_A, attempt_at=NOON)
 
     claim = await ledger.claim(action(domain_key=DOMAIN_KEY), attempt(1))
 
     assert isinstance(claim, Dispatched)
-    run = await ledger.get_run(RUN_A)
+    run = await ledger.runs.get(RUN_A)
     assert run is not None
     assert run.state == "running"
 
@@ -130,9 +130,9 @@ async def test_a_claim_by_a_later_execution_goes_on_with_an_ended_run(
 async def test_opening_an_ended_run_goes_on_with_it_only_for_a_later_attempt(
     ledger: ActionLedger, second: int, state: str
 ) -> None:
-    await ledger.end_run(RUN_A, attempt_at=NOON)
+    await ledger.runs.end(RUN_A, attempt_at=NOON)
 
-    run = await ledger.open_run(
+    run = await ledger.runs.open(
         run_key=RUN_A,
         workflow_id="support-4821",
         agent="support",
@@ -150,7 +150,7 @@ async def test_opening_a_run_that_is_being_stopped_does_not_set_it_going_again(
 ) -> None:
     await sql(pool, "update agent_runs set state = %(state)s", state=state)
 
-    run = await ledger.open_run(
+    run = await ledger.runs.open(
         run_key=RUN_A,
         workflow_id="support-4821",
         agent="support",
@@ -162,9 +162,9 @@ async def test_opening_a_run_that_is_being_stopped_does_not_set_it_going_again(
 
 
 async def test_ending_a_run_again_keeps_the_latest_end(ledger: ActionLedger) -> None:
-    await ledger.end_run(RUN_A, attempt_at=NOON + timedelta(seconds=5))
+    await ledger.runs.end(RUN_A, attempt_at=NOON + timedelta(seconds=5))
 
-    run = await ledger.end_run(RUN_A, attempt_at=NOON)
+    run = await ledger.runs.end(RUN_A, attempt_at=NOON)
 
     assert run.ended_attempt_at == NOON + timedelta(seconds=5)
     with pytest.raises(RunNotRunning):
@@ -175,14 +175,14 @@ async def test_ending_a_run_that_the_ledger_does_not_know_is_refused(
     ledger: ActionLedger,
 ) -> None:
     with pytest.raises(RunNotRunning) as refused:
-        await ledger.end_run(RunKey("other/e9"), attempt_at=NOON)
+        await ledger.runs.end(RunKey("other/e9"), attempt_at=NOON)
 
     assert not refused.value.known
 
 
 async def test_a_run_has_one_input(ledger: ActionLedger) -> None:
     with pytest.raises(RunInputConflict):
-        await ledger.open_run(
+        await ledger.runs.open(
             run_key=RUN_A,
             workflow_id="support-4821",
             agent="support",
@@ -190,21 +190,9 @@ async def test_a_run_has_one_input(ledger: ActionLedger) -> None:
             attempt_at=NOON,
         )
 
-    run = await ledger.get_run(RUN_A)
+    run = await ledger.runs.get(RUN_A)
     assert run is not None
     assert run.input_digest == "input"
-
-
-async def test_the_first_completion_of_a_turn_stands(ledger: ActionLedger) -> None:
-    before = await ledger.get_completion(RUN_A, 3)
-
-    first = await ledger.record_completion(RUN_A, 3, '{"text":"\\ud83d","n":2.561422288066971e16}')
-    second = await ledger.record_completion(RUN_A, 3, '{"text":"another"}')
-
-    assert before is None
-    assert first == second == {"text": "\ud83d", "n": 2.561422288066971e16}
-    assert await ledger.get_completion(RUN_A, 3) == first
-    assert await ledger.get_completion(RUN_B, 3) is None
 
 
 async def test_actions_and_runs_are_listed(ledger: ActionLedger) -> None:
@@ -216,7 +204,7 @@ async def test_actions_and_runs_are_listed(ledger: ActionLedger) -> None:
     of_run = await ledger.list(RUN_A)
     unknown = await ledger.list(only_parked=True)
     everything = await ledger.list(limit=2)
-    runs = await ledger.list_runs(workflow_id="support-4821")
+    runs = await ledger.runs.list(workflow_id="support-4821")
 
     assert [(found.position, found.state) for found in of_run] == [
         ("0.0", "unknown"),
@@ -225,5 +213,5 @@ async def test_actions_and_runs_are_listed(ledger: ActionLedger) -> None:
     assert [found.key for found in unknown] == [parked.key]
     assert len(everything) == 2
     assert {run.run_key for run in runs} == {RUN_A, RUN_B}
-    assert await ledger.list_runs(workflow_id="another") == []
+    assert await ledger.runs.list(workflow_id="another") == []
     assert await ledger.get(ActionKey("nobody:0.0")) is None

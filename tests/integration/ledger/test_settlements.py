@@ -159,7 +159,7 @@ async def test_what_is_no_unknown_is_not_settled(ledger: ActionLedger, pool: Poo
 
 async def test_a_name_that_two_runs_share_settles_neither(ledger: ActionLedger) -> None:
     later = RunKey("support-4821/e2")
-    await ledger.open_run(
+    await ledger.runs.open(
         run_key=later, workflow_id="support-4821", agent="a", input_digest="", attempt_at=NOON
     )
     mine = await parked(ledger, charge("0.0", domain_key=None))

@@ -44,7 +44,7 @@ async def test_a_stop_is_committed_with_its_time_and_its_reason(ledger: ActionLe
     assert (stopped.state, stopped.stop_reason) == ("stopping", "ada stopped it")
     assert stopped.stopped_at is not None
     assert replace(await run_a(ledger), now=stopped.now) == stopped
-    other = await ledger.get_run(RUN_B)
+    other = await ledger.runs.get(RUN_B)
     assert other is not None
     assert (other.state, other.stopped_at) == ("running", None)
 
@@ -177,7 +177,7 @@ async def test_a_run_that_was_stopped_before_it_opened_never_opens(ledger: Actio
     with pytest.raises(RunNotRunning, match="is stopping"):
         await ledger.claim(action(run=early), attempt(61))
     with pytest.raises(RunInputConflict):
-        await ledger.open_run(
+        await ledger.runs.open(
             run_key=early, workflow_id="w", agent="a", input_digest="other", attempt_at=NOON
         )
 
@@ -188,9 +188,9 @@ async def test_a_stopped_run_that_has_ended_is_opened_by_no_reset_and_no_retry(
 ) -> None:
     if first == "stopped":
         await stop(ledger)
-        ended = await ledger.end_run(RUN_A, attempt_at=NOON)
+        ended = await ledger.runs.end(RUN_A, attempt_at=NOON)
     else:
-        await ledger.end_run(RUN_A, attempt_at=NOON)
+        await ledger.runs.end(RUN_A, attempt_at=NOON)
         ended = await stop(ledger)
 
     opened = await open_run(ledger, RUN_A, 60)
@@ -207,7 +207,7 @@ async def test_a_stopped_run_that_has_ended_is_opened_by_no_reset_and_no_retry(
 async def test_an_ended_run_that_is_stopped_as_a_younger_execution_claims_is_not_opened(
     ledger: ActionLedger, pool: Pool
 ) -> None:
-    await ledger.end_run(RUN_A, attempt_at=NOON)
+    await ledger.runs.end(RUN_A, attempt_at=NOON)
     async with pool.connection() as connection, connection.transaction():
         # Lets a claim see that the run has ended, and not open it.
         await connection.execute("select from agent_runs for share")
@@ -227,7 +227,7 @@ async def test_an_ended_run_that_is_stopped_as_a_younger_execution_claims_is_not
 async def test_a_run_that_ended_without_a_stop_is_opened_again_and_can_be_stopped_then(
     ledger: ActionLedger,
 ) -> None:
-    await ledger.end_run(RUN_A, attempt_at=NOON)
+    await ledger.runs.end(RUN_A, attempt_at=NOON)
     opened = await open_run(ledger, RUN_A, 1)
 
     stopped = await stop(ledger)
@@ -248,7 +248,7 @@ async def test_a_run_that_is_being_undone_goes_on_being_undone(
 async def test_ending_a_run_that_was_stopped_keeps_why(ledger: ActionLedger) -> None:
     stopped = await stop(ledger)
 
-    ended = await ledger.end_run(RUN_A, attempt_at=NOON)
+    ended = await ledger.runs.end(RUN_A, attempt_at=NOON)
 
     assert (ended.state, ended.ended_attempt_at) == ("ended", NOON)
     assert (ended.stopped_at, ended.stop_reason) == (stopped.stopped_at, "ada stopped it")

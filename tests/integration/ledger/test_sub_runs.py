@@ -49,7 +49,7 @@ async def give(
     ended: str | None = None,
     digest: str = "input",
 ) -> str | None:
-    return await sub_runs.give(
+    return await sub_runs.assign(
         run,
         workflow_id=to,
         by=by,
@@ -65,7 +65,7 @@ async def claim(ledger: ActionLedger, run: RunKey, owner: str, *, second: int = 
 
 
 async def run_of(ledger: ActionLedger, key: RunKey) -> Run:
-    found = await ledger.get_run(key)
+    found = await ledger.runs.get(key)
     assert found is not None
     return found
 
@@ -110,7 +110,7 @@ async def test_a_later_call_fences_the_one_before_and_all_below_until_that_has_e
 
 
 async def open_again(ledger: ActionLedger, run: RunKey, workflow_id: str) -> Run:
-    return await ledger.open_run(
+    return await ledger.runs.open(
         run_key=run,
         workflow_id=workflow_id,
         agent="clerk",
@@ -126,8 +126,8 @@ async def test_only_who_owns_it_ends_it_and_a_later_call_goes_on_with_it(
     await give(sub_runs, to="support/0.0/b", second=5)
     await give(sub_runs, to="support/0.0/b", second=5, ended="support/0.0/a")
 
-    untouched = await ledger.end_run(MIDDLE, attempt_at=after_noon(9), owner="support/0.0/a")
-    ended = await ledger.end_run(MIDDLE, attempt_at=after_noon(9), owner="support/0.0/b")
+    untouched = await ledger.runs.end(MIDDLE, attempt_at=after_noon(9), owner="support/0.0/a")
+    ended = await ledger.runs.end(MIDDLE, attempt_at=after_noon(9), owner="support/0.0/b")
 
     assert (untouched.state, ended.state) == ("running", "ended")
     with pytest.raises(RunNotRunning):  # by itself it does not go on, however late it asks
@@ -184,7 +184,7 @@ async def test_what_is_begun_otherwise_than_before_is_refused(sub_runs: SubRunLe
 async def test_a_parent_that_ended_goes_on_with_a_call_that_began_later_and_no_other(
     ledger: ActionLedger, sub_runs: SubRunLedger
 ) -> None:
-    await ledger.end_run(TOP, attempt_at=after_noon(5))
+    await ledger.runs.end(TOP, attempt_at=after_noon(5))
 
     with pytest.raises(RunNotRunning):
         await give(sub_runs, second=4)
@@ -193,7 +193,7 @@ async def test_a_parent_that_ended_goes_on_with_a_call_that_began_later_and_no_o
 
 
 async def stop(ledger: ActionLedger, run: RunKey) -> Run:
-    return await ledger.stop_run(
+    return await ledger.runs.stop(
         run, workflow_id="support", agent="", reason="enough", attempt_at=NOON
     )
 
@@ -264,4 +264,4 @@ async def test_what_is_begun_far_below_while_a_stop_commits_is_refused(
 
     with pytest.raises(RunNotRunning):
         await begun
-    assert await ledger.get_run(LOW) is None
+    assert await ledger.runs.get(LOW) is None

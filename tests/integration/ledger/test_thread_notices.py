@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from commitline.errors import StaleThread
-from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, Parked, ThreadLedger
 from commitline.ledger.pool import Pool
 from commitline.tests.builders import NOON, attempt, parked
@@ -20,7 +19,6 @@ from commitline.tests.integration.ledger.conversations import (
     action,
     holding_thread,
     in_this_order,
-    open_run,
     row,
     turn,
 )
@@ -93,7 +91,7 @@ async def test_what_is_settled_after_a_run_has_ended_is_told_to_the_next_one_onc
     first = await parked(ledger, action())
     elsewhere = await parked(ledger, action(run=RUN_D, thread_id=OTHER))
     await threads.commit(turn(0))
-    await ledger.end_run(RUN_A, attempt_at=NOON)
+    await ledger.runs.end(RUN_A, attempt_at=NOON)
 
     for claim in (first, elsewhere):
         await ledger.settle(claim.key, RECEIPT, by="ada")
@@ -117,20 +115,4 @@ async def test_a_late_answer_to_what_was_unknown_is_told_and_its_repetition_with
     found = await threads.pending_notices(THREAD)
     assert {one.key for one in found} == {first.key, repeated.action.key}
     await threads.commit(turn(0, RUN_C, told=[one.key for one in found]))
-    assert await threads.pending_notices(THREAD) == []
-
-
-async def test_what_an_earlier_release_told_is_not_told_again(
-    ledger: ActionLedger, threads: ThreadLedger, pool: Pool
-) -> None:
-    # It kept no thread on its rows, and told a run, by its turns.
-    run = RunKey("single/x")
-    await open_run(ledger, run, thread_id=None)
-    first = await parked(ledger, action(run=run, thread_id=None))
-    second = await parked(ledger, action("1.0", run=run, thread_id=None, args='{"order_id":"2"}'))
-    await ledger.settle(first.key, RECEIPT, by="ada")
-    await ledger.take_notices(run, 3)
-    await ledger.settle(second.key, RECEIPT, by="ada")
-
-    assert [one.key for one in await threads.pending_notices(run)] == [second.key]
     assert await threads.pending_notices(THREAD) == []

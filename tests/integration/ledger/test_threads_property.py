@@ -130,7 +130,7 @@ class World:
     async def open(self) -> None:
         await self.threads.open(self.name, agent="support")
         for name in NAMES:
-            await self.ledger.open_run(
+            await self.ledger.runs.open(
                 run_key=self.run(name),
                 workflow_id=self.name,
                 agent="support",
@@ -165,7 +165,7 @@ class World:
                 await self.fork(name, writer, operation, what)
             case "give up":
                 other = NAMES[(who + 1) % 3]
-                giving_up = self.threads.give_up_turn(
+                giving_up = self.threads.close_turn(
                     self.run(other),
                     [],
                     by=self.run(name),
@@ -434,7 +434,7 @@ class Crowd:
         return NOON + timedelta(seconds=next(self.clock))
 
     async def open_run(self, name: str) -> None:
-        await self.ledger.open_run(
+        await self.ledger.runs.open(
             run_key=self.run(name),
             workflow_id=self.name,
             agent="support",
@@ -479,7 +479,7 @@ class Crowd:
                 positions = [position(step, index, epoch=0) for index in range(12)]
                 with suppress(StaleThread):
                     found = await self.threads.read(run, self.name)
-                    await self.threads.give_up_turn(
+                    await self.threads.close_turn(
                         given_up,
                         positions,
                         by=run,
@@ -487,7 +487,7 @@ class Crowd:
                         version=found.thread.version,
                     )
             case "end":
-                await self.ledger.end_run(run, attempt_at=self.now())
+                await self.ledger.runs.end(run, attempt_at=self.now())
                 await self.open_run(name)
             case "put":
                 await self.ledger.put_value(ActionKey(f"{run}:1"), self.name, '"large"')
@@ -512,7 +512,7 @@ class Crowd:
                     NewMessage("assistant", dumps(f"{next(TEXTS)}!")),
                 ],
                 input_tokens=1,
-                told=told,
+                notified=told,
                 replies_to=request,
                 reply=dumps(f"{next(TEXTS)}"),
             )
@@ -528,7 +528,7 @@ class Crowd:
 
     async def claim(self, run: RunKey, *, fact: bool) -> None:
         chance = self.chance
-        found = await self.ledger.get_run(run)
+        found = await self.ledger.runs.get(run)
         assert found is not None
         at = position(chance.choice(STEPS), chance.randrange(12), epoch=found.epoch)
         # One position is always the same call.

@@ -18,6 +18,7 @@ from commitline.canonical import dumps
 from commitline.errors import IdempotencyKeyConflict, RunNotRunning, UndoRefused
 from commitline.identity import ActionKey, Position, RunKey, sub_run_key
 from commitline.ledger import (
+    Accepted,
     Action,
     ActionLedger,
     ActionRequest,
@@ -26,7 +27,6 @@ from commitline.ledger import (
     Dispatched,
     DueUndo,
     Effect,
-    Intended,
     LookUp,
     Outcome,
     Parked,
@@ -136,7 +136,7 @@ async def test_a_run_that_is_being_undone_starts_nothing_forward_and_undoes(
     with pytest.raises(RunNotRunning):
         await ledger.claim(own_refund(), attempt(101))
     assert (await dispatched(ledger, undo(charge()), attempt(101))).idempotency_key == REFUND_KEY
-    run = await ledger.get_run(RUN)
+    run = await ledger.runs.get(RUN)
     assert run is not None
     assert (run.state, run.stop_reason) == ("undoing", "it failed")
 
@@ -156,7 +156,7 @@ async def test_an_undo_that_succeeds_marks_frees_and_is_not_due_again(
     found = await get(ledger, charge())
     assert (found.undone_by, found.state) == (undo(charge()).key, "ok")
     assert (await ledger.undo.report(RUN)).state == "compensated"
-    run = await ledger.get_run(RUN)
+    run = await ledger.runs.get(RUN)
     assert run is not None
     assert run.state == "ended"
     assert run.undo_ended_at is not None
@@ -201,12 +201,12 @@ async def test_what_is_not_to_be_undone_is_not(ledger: ActionLedger) -> None:
     with pytest.raises(RunNotRunning):
         await begin(ledger, run=RunKey("nobody/1"))
 
-    await ledger.stop_run(
+    await ledger.runs.stop(
         RUN, workflow_id="w", agent="", reason="enough", attempt_at=NOON, compensate=True
     )
 
     assert await begin(ledger, failed=False)
-    run = await ledger.get_run(RUN)
+    run = await ledger.runs.get(RUN)
     assert run is not None
     assert run.stop_reason == "enough"
 
@@ -221,7 +221,7 @@ async def test_an_unwinding_that_was_cut_off_is_brought_to_its_end_by_the_next(
     assert await begin(ledger, 300, failed=False, again=True), "though nothing is left to undo"
 
     assert await finish(ledger, 301)
-    run = await ledger.get_run(RUN)
+    run = await ledger.runs.get(RUN)
     assert run is not None
     assert run.state == "ended"
 
@@ -232,7 +232,7 @@ async def test_what_is_accepted_and_not_sent_is_called_off_though_nothing_else_i
 ) -> None:
     await ledger.claim(charge(detached=True), attempt())
     if ended:
-        await ledger.end_run(RUN, attempt_at=after_noon(50))
+        await ledger.runs.end(RUN, attempt_at=after_noon(50))
 
     assert await begin(ledger, failed=not ended, again=ended)
 
@@ -249,7 +249,7 @@ async def test_what_no_tool_takes_back_is_called_off_by_who_asks_and_not_by_a_fa
     await ledger.claim(letter, attempt())
 
     assert not await begin(ledger)
-    await ledger.end_run(RUN, attempt_at=after_noon(150))
+    await ledger.runs.end(RUN, attempt_at=after_noon(150))
     assert await begin(ledger, 200, failed=False, again=True)
 
     assert await finish(ledger, 201)
@@ -277,7 +277,7 @@ async def test_a_run_that_is_being_undone_is_not_closed_by_a_late_attempt_of_its
     await dispatched(ledger, charge())
     await begin(ledger)
 
-    run = await ledger.end_run(RUN, attempt_at=after_noon(150))
+    run = await ledger.runs.end(RUN, attempt_at=after_noon(150))
 
     assert run.state == "undoing"
     assert (await get(ledger, charge())).state == "dispatched"
@@ -612,20 +612,20 @@ async def test_nobody_relies_on_what_a_stop_is_about_to_undo(ledger: ActionLedge
     """Not on what a sub-agent of that run did, either, whose own run has ended."""
     below = sub_run_key(RUN, Position("0.0"))
     given: dict[str, Any] = {"agent": "b", "input_digest": "", "attempt_at": NOON}
-    await ledger.sub_runs.give(below, workflow_id="c", by="support-4821", **given)
+    await ledger.sub_runs.assign(below, workflow_id="c", by="support-4821", **given)
     own, sub = charge(), charge(run_key=below, domain_key="order-4822-charge", owner="c")
     for request in (own, sub):
         await done(ledger, request)
-    await ledger.end_run(below, attempt_at=after_noon(50), owner="c")
+    await ledger.runs.end(below, attempt_at=after_noon(50), owner="c")
     stop: dict[str, Any] = {
         "workflow_id": "w",
         "agent": "a",
         "reason": "no",
         "attempt_at": after_noon(60),
     }
-    await ledger.stop_run(RUN, **stop)
+    await ledger.runs.stop(RUN, **stop)
     stands = await ledger.claim(charge(run_key=OTHER_RUN), attempt(61))
-    await ledger.stop_run(RUN, **stop, compensate=True)
+    await ledger.runs.stop(RUN, **stop, compensate=True)
 
     for position, request in (("1.0", own), ("2.0", sub)):
         other = replace(request, run_key=OTHER_RUN, position=Position(position), owner=None)
@@ -736,7 +736,7 @@ async def test_a_refund_that_came_before_the_charge_was_sent_undoes_nothing(
     ledger: ActionLedger,
 ) -> None:
     detached = await ledger.claim(charge(detached=True), attempt())
-    assert isinstance(detached, Intended)
+    assert isinstance(detached, Accepted)
     await done(ledger, own_refund(), REFUNDED, 1)
     assert (await get(ledger, own_refund())).undoes == charge().key
     assert (await get(ledger, charge())).undone_by is None
@@ -805,7 +805,7 @@ async def test_a_run_that_is_given_up_while_it_is_being_undone_goes_on_being_und
         "attempt_at": after_noon(1),
         "ended": None,
     }
-    await ledger.sub_runs.give(below, workflow_id="c", by="support-4821", **given)
+    await ledger.sub_runs.assign(below, workflow_id="c", by="support-4821", **given)
     lower = charge(run_key=below, owner="c", domain_key=None)
     await done(ledger, lower, second=2)
     await begin(ledger)
@@ -816,11 +816,9 @@ async def test_a_run_that_is_given_up_while_it_is_being_undone_goes_on_being_und
     assert not await begin(ledger, 101, run=below), "it is undone with what is above it"
     await ledger.threads.open("t", agent="a")
 
-    await ledger.threads.give_up_turn(
-        RUN, [Position("1.0")], by=OTHER_RUN, thread_id="t", version=0
-    )
+    await ledger.threads.close_turn(RUN, [Position("1.0")], by=OTHER_RUN, thread_id="t", version=0)
 
-    runs = [await ledger.get_run(key) for key in (RUN, below)]
+    runs = [await ledger.runs.get(key) for key in (RUN, below)]
     assert [run.state for run in runs if run] == ["undoing", "undoing"]
     for one in (undo(charge()), undo(lower, domain_key=None)):
         await done(ledger, one, REFUNDED, 102)
@@ -835,7 +833,7 @@ async def test_what_never_happened_or_stands_in_a_run_that_was_not_undone_is_not
     await ledger.settle(claim.key, DID_NOT_HAPPEN, by="ada")
     other = await dispatched(ledger, charge(run_key=OTHER_RUN), attempt(1))
     await ledger.park(other, "no answer")
-    await ledger.end_run(OTHER_RUN, attempt_at=after_noon(200))
+    await ledger.runs.end(OTHER_RUN, attempt_at=after_noon(200))
     await ledger.record(other, RECEIPT)
 
     assert await queued(pool) == []

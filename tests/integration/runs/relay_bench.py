@@ -87,7 +87,7 @@ async def intend(
 ) -> ActionKey:
     """Write what the relay is to send; ``sent``: a settling has, and was lost."""
     run = RunKey(f"outbox/{uuid.uuid4()}")
-    await ledger.open_run(
+    await ledger.runs.open(
         run_key=run, workflow_id="", agent="", input_digest="", attempt_at=LONG_AGO
     )
     claim = await lost(ledger, run, "0.0", tool, args, effect=effect)
@@ -109,7 +109,7 @@ async def ends(
 
     async def all_have() -> list[Action] | None:
         rows = [one for key in keys if (one := await ledger.get(key)) is not None]
-        due = {one.queued.key for one in await ledger.relay.list() if one.queued.due_at}
+        due = {one.key for one in await ledger.relay.list() if one.due_at}
         ended = all(one.status == "done" or one.parked for one in rows)
         return rows if ended and not due & set(keys) else None
 

@@ -30,7 +30,7 @@ from commitline.errors import (
 )
 from commitline.identity import Position, RunKey
 from commitline.ledger import Action, Approval, Question
-from commitline.ledger.approvals import ApprovalRequest, check_same
+from commitline.ledger.approvals import ApprovalRequest, check_same_call
 from commitline.tests.builders import open_run
 from commitline.workflows.base_run import DECISION
 
@@ -460,10 +460,10 @@ async def test_an_approval_is_for_one_call_alone(bench: Bench) -> None:
         await run.decide("0.0", approve=False, by="ada")
         await run.result()
 
-    check_same(asked, "refund", asked.requested_digest)
+    check_same_call(asked, "refund", asked.requested_digest)
     for other in (("charge", asked.requested_digest), ("refund", "another")):
         with pytest.raises(CommitlineError, match="was asked about as refund"):
-            check_same(asked, *other)
+            check_same_call(asked, *other)
 
 
 async def test_who_asks_in_a_run_that_is_being_stopped_is_told_that_it_is(bench: Bench) -> None:
@@ -471,12 +471,12 @@ async def test_who_asks_in_a_run_that_is_being_stopped_is_told_that_it_is(bench:
     asked = ApprovalRequest(run, Position("0.0"), run, "refund", "{}", "digest", None)
     async with ledger_of(bench) as ledger:
         await open_run(ledger, run, attempt_at=LONG_AGO)
-        await ledger.stop_run(
+        await ledger.runs.stop(
             run, workflow_id="w", agent="a", reason="no", attempt_at=LONG_AGO, compensate=True
         )
 
         with pytest.raises(RunNotRunning) as raised:
-            await ledger.approvals.ask(asked)
+            await ledger.approvals.request(asked)
 
     # It is to be cancelled, and undone; taken for a failure, it would end as one, and stand.
     assert raised.value.stopping
@@ -487,12 +487,12 @@ async def test_who_asks_after_the_end_goes_on_with_the_run_as_a_claim_does(bench
     asked = ApprovalRequest(run, Position("0.0"), run, "refund", "{}", "digest", None)
     async with ledger_of(bench) as ledger:
         await open_run(ledger, run, attempt_at=LONG_AGO)
-        await ledger.end_run(run, attempt_at=LONG_AGO + second)
+        await ledger.runs.end(run, attempt_at=LONG_AGO + second)
 
         with pytest.raises(RunNotRunning):
-            await ledger.approvals.ask(asked, attempt_at=LONG_AGO)
-        found = await ledger.approvals.ask(asked, attempt_at=LONG_AGO + 2 * second)
-        reopened = await ledger.get_run(run)
+            await ledger.approvals.request(asked, attempt_at=LONG_AGO)
+        found = await ledger.approvals.request(asked, attempt_at=LONG_AGO + 2 * second)
+        reopened = await ledger.runs.get(run)
 
     assert found.state == "waiting"
     assert reopened is not None

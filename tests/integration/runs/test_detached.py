@@ -184,7 +184,7 @@ async def test_what_the_relay_is_at_is_not_parked_with_the_run_that_ends(bench: 
         async with ledger_pool(bench.settings.database_url, size=1) as pool:
             ledger = ActionLedger(pool)
             await taken(ledger, action.key)
-            await ledger.end_run(action.run_key, attempt_at=datetime.now(UTC))
+            await ledger.runs.end(action.run_key, attempt_at=datetime.now(UTC))
             found = await ledger.get(action.key)
 
     assert found is not None

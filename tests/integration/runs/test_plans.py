@@ -331,7 +331,7 @@ async def test_a_plan_that_is_stopped_before_it_opens_ends_as_canceled(bench: Be
     shop = Shop()
     async with AgentClient(bench.temporal, bench.settings) as client:
         run = await client.start_plan(shop.plan(), id=fresh_id())
-        await (await client.ledger()).stop_run(
+        await (await client.ledger()).runs.stop(
             await bench.run_key(client.run(run.id)),
             workflow_id=run.id,
             agent="",

@@ -314,7 +314,7 @@ async def test_a_business_fact_that_waits_for_an_answer_is_left_to_whoever_asked
     assert (begun, asks.ended, len(asks.keys)) == ([order], [1], 1)
     (away,) = other.results
     assert away.status == "error"
-    assert f"not executed: {question.key} is at it, and waits for a person" in away.content
+    assert f"not executed: {question.key} carries it out, and waits for a person" in away.content
     assert (action.state, [one.state for one in other.actions]) == ("ok", ["error"])
     assert '"existing":true' in after.results[0].content
 

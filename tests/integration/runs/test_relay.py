@@ -72,7 +72,7 @@ async def test_what_a_terminated_run_left_is_asked_about_resent_or_parked(bench:
         ledger = await client.ledger()
         ended = await ends(ledger, [one.key for one in await run.actions()], seconds=40)
         actions = {one.tool: one for one in ended}
-        gone = await ledger.relay.list_gone()
+        gone = await ledger.relay.list_lost()
         await eventually(lambda: _is(ledger.relay.list(), 1), seconds=40)
         (left,) = await ledger.relay.list()
 
@@ -81,10 +81,10 @@ async def test_what_a_terminated_run_left_is_asked_about_resent_or_parked(bench:
     assert actions["ask_only"].state == "unknown"
     assert "cannot be asked" in (actions["ask_only"].parked_reason or "")
     assert bank.calls.count("ask_only") == bank.calls.count("look") == 1
-    assert [(one.run_key, one.gone_as, one.stands, one.unknown) for one in gone] == [
+    assert [(one.run_key, one.workflow_status, one.stands, one.unknown) for one in gone] == [
         (key, "terminated", 2, 1)
     ]
-    assert (left.queued.key, left.queued.due_at) == (actions["ask_only"].key, None)
+    assert (left.key, left.due_at) == (actions["ask_only"].key, None)
 
 
 async def _is(asked: Awaitable[Sequence[Any]], count: int) -> bool:

@@ -99,7 +99,7 @@ async def test_two_relays_send_what_is_stale_once_with_its_key_and_nothing_that_
             await asyncio.gather(*(look(bench) for _ in range(3)))
             await ends(ledger, [one.key for one in stale])
         rows = [await ledger.get(one.key) for one in [*stale, young]]
-        alive = await ledger.get_run(runs[0])
+        alive = await ledger.runs.get(runs[0])
         till.through.set()
         await client.run(living).result()
 
@@ -119,16 +119,16 @@ async def test_within_a_minute_it_is_told_what_stands_of_runs_that_ended_in_temp
         await terminate(client, ended)
 
         async def both_told() -> bool:
-            return len(await ledger.relay.list_gone()) == 2
+            return len(await ledger.relay.list_lost()) == 2
 
         await eventually(both_told, seconds=60)
-        gone = {one.workflow_id: one for one in await ledger.relay.list_gone()}
-        left = [one.queued for one in await ledger.relay.list()]
+        gone = {one.workflow_id: one for one in await ledger.relay.list_lost()}
+        left = await ledger.relay.list()
         sent = len(till.keys)
 
-    assert (gone[late].gone_as, gone[ended].gone_as) == ("timed_out", "terminated")
+    assert (gone[late].workflow_status, gone[ended].workflow_status) == ("timed_out", "terminated")
     assert [(one.stands, one.unknown) for one in gone.values()] == [(1, 1), (1, 1)]
-    assert {one.why for one in left} == {"ask"}
+    assert {one.why for one in left} == {"lookup"}
     assert sent == 2
 
 
@@ -157,27 +157,27 @@ async def test_a_run_that_lives_is_not_taken_for_gone(bench: Bench) -> None:
         await bench.sql(change + "spec = null where run_key = %(key)s", key=keys[foreign])
 
         looked = await look(bench)
-        runs = {one.run_key: one for one in await ledger.list_runs()}
+        runs = {one.run_key: one for one in await ledger.runs.list()}
         of_foreign = [one.state for one in await ledger.list(keys[foreign])]
         await bench.sql(
             change + "created_at = now() - interval '2 hours' where run_key = %(key)s",
             key=keys[unknown],
         )
         later = await look(bench)
-        not_found = await ledger.get_run(keys[unknown])
+        not_found = await ledger.runs.get(keys[unknown])
         till.through.set()
         result = await bench.outcome(client.run(was_reset))
         for one in (twice, unknown):
             await client.run(one).result()
 
     assert (looked["gone"], later["gone"]) == (2, 1)
-    told = {key: (run.state, run.gone_as) for key, run in runs.items()}
+    told = {key: (run.state, run.workflow_status) for key, run in runs.items()}
     assert told[keys[was_reset]] == told[second] == ("running", None)
     assert told[keys[theirs]] == told[keys[unknown]] == ("running", None)
     assert told[first] == told[keys[foreign]] == ("ended", "terminated")
     assert of_foreign == ["ok", "unknown"]
     assert not_found is not None
-    assert not_found.gone_as == "not found"
+    assert not_found.workflow_status == "not found"
     assert result.result.output == "Done."
 
 
@@ -187,7 +187,7 @@ async def test_a_gone_run_that_is_reset_goes_on_with_its_own_actions(bench: Benc
         named = await till.start(client)
         await terminate(client, named)
         looked = await look(bench)
-        told = await ledger.relay.list_gone()
+        told = await ledger.relay.list_lost()
         await bench.reset(named)
 
         async def hangs_again() -> bool:
@@ -202,7 +202,7 @@ async def test_a_gone_run_that_is_reset_goes_on_with_its_own_actions(bench: Benc
         till.through.set()
         await bench.outcome(client.run(named))
         found = await states(client, named)
-        told_after = await ledger.relay.list_gone()
+        told_after = await ledger.relay.list_lost()
 
     assert (looked["gone"], len(told), again["gone"], told_after) == (1, 1, 0, [])
     assert again["started"] == 1
@@ -284,7 +284,7 @@ async def test_a_run_that_is_being_undone_is_not_taken_for_gone(bench: Bench) ->
             undoing = asyncio.create_task(run.undo())
 
             async def unwinds() -> bool:
-                found = await ledger.get_run(key)
+                found = await ledger.runs.get(key)
                 return found is not None and found.state == "undoing"
 
             shop.refusing.clear()
@@ -384,7 +384,8 @@ async def test_a_stop_while_the_relay_calls_keeps_the_outcome_and_starts_nothing
         (key,) = [one.key for one in await client.run(named).actions() if one.position == "1.0"]
         await expire(bench, key)
         await bench.sql(
-            "insert into agent_relay (key, why, tool, due_at) values (%(key)s, 'ask', 'pay', null)",
+            "insert into agent_relay (key, why, tool, due_at)"
+            " values (%(key)s, 'lookup', 'pay', null)",
             key=other.key,
         )
         await bench.sql(
@@ -429,5 +430,5 @@ async def test_a_settling_that_a_person_cancels_leaves_its_row_to_a_person(bench
         await settling.result()  # it says so to the queue before it ends
         (left,) = await ledger.relay.list()
 
-    assert (row.state, left.queued.due_at) == ("unknown", None)
+    assert (row.state, left.due_at) == ("unknown", None)
     assert "was cancelled" in (row.parked_reason or "")

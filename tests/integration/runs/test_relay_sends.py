@@ -74,7 +74,7 @@ async def test_bad_rows_and_a_database_that_goes_hold_up_no_good_row_and_none_is
                 proxy.restore()
                 sent = await ends(ledger, good)
                 parked = await ends(ledger, bad)
-                waiting = {one.queued.key: one for one in await ledger.relay.list()}
+                waiting = {one.key: one for one in await ledger.relay.list()}
                 post.getting_through.add("bad 0")
                 await ledger.relay.reopen(bad[0])
                 (again,) = await ends(ledger, bad[:1])
@@ -84,7 +84,7 @@ async def test_bad_rows_and_a_database_that_goes_hold_up_no_good_row_and_none_is
     assert {one.state for one in parked} == {"unknown"}
     assert all("tried 2 times" in (one.parked_reason or "") for one in parked)
     assert set(waiting) == set(bad)
-    assert {one.queued.due_at for one in waiting.values()} == {None}
+    assert {one.due_at for one in waiting.values()} == {None}
     assert again.state == "ok"
     # An answer that was lost may have had one sent again, under the same key.
     assert set(post.keys) == set(keys)

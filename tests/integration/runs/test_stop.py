@@ -295,7 +295,7 @@ async def test_a_run_that_is_stopped_before_it_has_opened_never_opens(
     client = AgentClient(bench.temporal, bench.settings)
     run = await client.start("agent", "go", id=fresh_id())
     ledger = await client.ledger()
-    await ledger.stop_run(
+    await ledger.runs.stop(
         (await run.status()).run_key,
         workflow_id=run.id,
         agent="",
@@ -399,7 +399,7 @@ def request_at(at: str, effect: Effect = Effect.AT_MOST_ONCE) -> ActionRequest:
 
 
 async def stop(ledger: ActionLedger) -> None:
-    await ledger.stop_run(RUN, workflow_id="", agent="", reason="enough", attempt_at=NOON)
+    await ledger.runs.stop(RUN, workflow_id="", agent="", reason="enough", attempt_at=NOON)
 
 
 async def test_what_claims_after_the_stop_is_committed_is_refused(bench: Bench) -> None:
@@ -445,12 +445,12 @@ async def test_a_stopped_run_is_opened_by_nothing(bench: Bench) -> None:
         later = NOON + timedelta(hours=1)
         await open_run(ledger, RUN)
         await stop(ledger)
-        await ledger.end_run(RUN, attempt_at=NOON + timedelta(minutes=1))
+        await ledger.runs.end(RUN, attempt_at=NOON + timedelta(minutes=1))
 
         again = await open_run(ledger, RUN, attempt_at=later)
         with pytest.raises(RunNotRunning, match="was stopped: enough"):
             await ledger.claim(request_at("0.0"), attempt(60 * 120))
-        found = await ledger.get_run(RUN)
+        found = await ledger.runs.get(RUN)
 
     assert (again.state, again.stop_reason) == ("ended", "enough")
     assert found is not None

@@ -306,7 +306,7 @@ async def test_a_stop_reaches_what_a_sub_agent_of_a_sub_agent_does(
         await seen(signals.began)
         (upper, lower) = await children(bench)
         ledger = await client.ledger()
-        await ledger.stop_run(
+        await ledger.runs.stop(
             await bench.run_key(run),
             workflow_id=run.id,
             agent="",

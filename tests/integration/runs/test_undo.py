@@ -36,7 +36,15 @@ from commitline.errors import (
     UndoRefused,
 )
 from commitline.identity import RunKey
-from commitline.ledger import Action, ActionLedger, Approval, Outcome, Question, Run, UndoReport
+from commitline.ledger import (
+    Action,
+    Approval,
+    Outcome,
+    Question,
+    Run,
+    RunLedger,
+    UndoReport,
+)
 
 from .bench import Bench, commitline, eventually, fresh_id
 from .playing import SOON, Says, Signals, asked, seen
@@ -192,7 +200,7 @@ async def test_a_stop_that_undoes_is_not_stopped_by_another_nor_by_a_cancellatio
         with pytest.raises(RunError, match="canceled"):
             await run.result()
         report = await run.undo_report()
-        [found] = await (await client.ledger()).list_runs(workflow_id=run.id)
+        [found] = await (await client.ledger()).runs.list(workflow_id=run.id)
 
     assert (status.state, again.state) == ("stopping", "stopping")
     assert shop.log[2:] == ["refund 2 receipt-2", "refund 1 receipt-1"]
@@ -233,9 +241,9 @@ async def test_a_stop_that_undoes_reaches_a_run_that_a_plain_stop_is_just_closin
 ) -> None:
     shop = Shop()
     hanging, closing, may_close = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    end_run = ActionLedger.end_run
+    end_run = RunLedger.end
 
-    async def slow(self: ActionLedger, *args: Any, **options: Any) -> Any:
+    async def slow(self: RunLedger, *args: Any, **options: Any) -> Any:
         closing.set()
         await may_close.wait()
         return await end_run(self, *args, **options)
@@ -247,7 +255,7 @@ async def test_a_stop_that_undoes_reaches_a_run_that_a_plain_stop_is_just_closin
         await asyncio.Event().wait()
         return ""
 
-    monkeypatch.setattr(ActionLedger, "end_run", slow)
+    monkeypatch.setattr(RunLedger, "end", slow)
     async with bench.serving(shop.app(charges("1"), call(("wait", {})), extra=[wait])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await hanging.wait()
@@ -256,7 +264,7 @@ async def test_a_stop_that_undoes_reaches_a_run_that_a_plain_stop_is_just_closin
         stopping = asyncio.create_task(run.stop(compensate=True, reason="take it back"))
 
         async def is_asked_for() -> bool:
-            [found] = await (await client.ledger()).list_runs(workflow_id=run.id)
+            [found] = await (await client.ledger()).runs.list(workflow_id=run.id)
             return found.compensate
 
         await eventually(is_asked_for)
@@ -655,9 +663,9 @@ async def test_a_run_that_is_cancelled_while_it_is_opened_again_is_closed(
     shop = Shop()
     opened: list[RunKey] = []
     again, release = asyncio.Event(), asyncio.Event()
-    real = ActionLedger.open_run
+    real = RunLedger.open
 
-    async def slow(self: ActionLedger, **options: Any) -> Run:
+    async def slow(self: RunLedger, **options: Any) -> Run:
         run = await real(self, **options)
         opened.append(run.run_key)
         if len(opened) == 2:
@@ -668,7 +676,7 @@ async def test_a_run_that_is_cancelled_while_it_is_opened_again_is_closed(
     def away(_: Any) -> Completion:
         raise ModelUnavailable("away")
 
-    monkeypatch.setattr(ActionLedger, "open_run", slow)
+    monkeypatch.setattr(RunLedger, "open", slow)
     policy = RetryPolicy(maximum_attempts=2, initial_interval=timedelta(seconds=0.1))
     async with bench.serving(shop.app(charges("1"), away, say("Done."))) as client:
         run = await client.start("agent", "go", id=fresh_id(), retry_policy=policy)

@@ -1,0 +1,71 @@
+"""The rules of outcomes: which ones a person may record, and which recorded error is a conflict.
+
+Pure functions over rows, as in `claim_rules`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..canonical import parse
+from ..errors import Fenced, IdempotencyKeyConflict, SettlementRefused
+from ..identity import ActionKey
+from .claim_results import Dispatched, HeldClaim
+from .records import Action, Outcome
+
+CONFLICT: Final = IdempotencyKeyConflict.__name__
+"""The kind of the error that is recorded for a refused claim of a domain key."""
+
+
+def judge_settlement(key: ActionKey, found: Action | None, word: Outcome) -> Action:
+    """Return the row, if a person may settle it with this word.
+
+    Raises:
+        SettlementRefused: They may not, or not now; the message says why.
+    """
+    if found is None:
+        raise SettlementRefused(f"there is no action {key}")
+    if found.status == "done":
+        raise SettlementRefused(f"{key} is settled already: {found.state}")
+    if found.duplicate_of is not None:
+        raise SettlementRefused(f"{key} repeats {found.duplicate_of}: settle that one")
+    calls_off = found.relayed and not word.effect_possible
+    if found.dispatched_at is None and not calls_off:
+        raise SettlementRefused(f"{key} was never sent: nothing is unknown about it")
+    if found.leased:
+        raise SettlementRefused(
+            f"an attempt may be at work on {key} until {found.lease_until:%Y-%m-%d %H:%M:%S %Z}"
+        )
+    return found
+
+
+def raise_if_conflict(found: Action) -> None:
+    """Refuse again what was refused: a conflict is kept as its own row, with its message.
+
+    Known by its shape, not by the name of an error, which a tool may choose: it names the
+    action that stands, had no effect, and was never unknown until somebody decided it, or its
+    own attempt told late.
+    """
+    refused = found.outcome == "error" and not found.effect_possible
+    settled = found.decided_by is not None or found.settled_at is not None
+    if refused and found.duplicate_of is not None and not settled:
+        message = parse(found.result or "{}").get("message", "")
+        raise IdempotencyKeyConflict(message, existing=found.duplicate_of)
+
+
+def conflict_outcome(error: IdempotencyKeyConflict) -> Outcome:
+    """Return the outcome that keeps a conflict, so that a replay finds it again."""
+    return Outcome.error(kind=CONFLICT, message=error.message, effect_possible=False)
+
+
+def standing_outcome(claim: Dispatched | HeldClaim, row: Action | None) -> Outcome:
+    """Return the outcome that stands where an attempt could not record its own.
+
+    Raises:
+        Fenced: Another attempt has claimed the action, or a failover lost its row.
+    """
+    if row is None:
+        raise Fenced(f"{claim.key} is gone: a failover lost it", lost=True)
+    if row.recorded is None:
+        raise Fenced(f"{claim.key} was taken over by another attempt")
+    return row.recorded

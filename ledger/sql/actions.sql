@@ -1,0 +1,26 @@
+-- Named queries that read actions, and keep large results of reads.
+-- A line `-- name: purpose` starts each query; parameters are always bound.
+
+-- get_action: one action; `now` is the database's clock, by which leases are judged.
+select *, clock_timestamp() as now from agent_actions where key = %(key)s;
+
+-- lock_action: one action, locked until this transaction has committed.
+select *, clock_timestamp() as now from agent_actions where key = %(key)s for update;
+
+-- list_actions: the actions of a run, or of all runs, oldest or newest first.
+select *, clock_timestamp() as now from agent_actions
+ where (%(run_key)s::text is null or run_key = %(run_key)s)
+   and (not %(only_parked)s or parked_at is not null)
+ order by case when %(newest_first)s then created_at end desc, created_at, key
+ limit %(limit)s;
+
+-- put_value: keep a read's large result. Of two attempts the last one's stands: the model reads
+-- it.
+insert into agent_values (key, thread_id, value)
+select %(key)s, thread_id, %(value)s::json
+  from agent_threads where thread_id = %(thread_id)s and deleted_at is null
+   for share
+on conflict (key) do update set value = excluded.value;
+
+-- get_value: a read's large result.
+select value from agent_values where key = %(key)s;

@@ -1,0 +1,608 @@
+-- The ledger: runs, their actions, the business facts that actions hold, conversations, what
+-- waits for a person, and the relay's queue.
+--
+-- Lock order, everywhere: thread, run, domain key, action. A run is locked before the runs of
+-- its sub-agents. A statement that takes a later lock before an earlier one is a deadlock that
+-- waits for load.
+--
+-- Every constraint has a name, and a comment that says which bug it prevents. All tables begin
+-- with `agent_`, so that they can share a schema with an application's own.
+--
+-- Texts of JSON are `json`, not `jsonb`: the text comes back as it was written. jsonb rewrites
+-- floats, merges keys and refuses NUL and lone surrogates.
+
+-- ---------------------------------------------------------------------------------- runs
+
+-- One row per run. Columns: who it is; its life; its conversation; who called it; its undo; what
+-- the relay knows of its workflow.
+create table agent_runs (
+    run_key            text        not null,
+    workflow_id        text        not null,
+    agent              text        not null,
+    input_digest       text        not null,
+
+    state              text        not null default 'running',
+    -- Counts forks: each one begins the next epoch.
+    epoch              integer     not null default 0,
+    -- When attempts began, by the engine's clock. They order an execution that goes on after the
+    -- one that ended, which the clocks of two machines could not.
+    opened_attempt_at  timestamptz not null,
+    ended_attempt_at   timestamptz,
+    created_at         timestamptz not null default now(),
+    -- A stop is for ever: no reset and no retry opens the run again.
+    stopped_at         timestamptz,
+    stop_reason        text,
+
+    thread_id          text,
+    -- What the run keeps of its agent; a deploy does not change it.
+    spec               json,
+    -- The model turn from which the newest epoch goes another way.
+    fork_step          integer,
+    input_tokens       bigint      not null default 0,
+    output_tokens      bigint      not null default 0,
+
+    -- Of a sub-agent's run: the run that called it. Stop and undo reach it from there.
+    parent_key         text,
+    -- Of a sub-agent's run: the workflow that may act for it, '' being none. A parent that is reset
+    -- starts another workflow, while the one before may live on. workflow_id names the latest one,
+    -- even where that may not act.
+    owner              text,
+
+    -- A stop that also undoes.
+    compensate         boolean     not null default false,
+    -- When undoing began last, and when it ended: with everything undone, or a list of what stands.
+    undo_began_at      timestamptz,
+    undo_ended_at      timestamptz,
+
+    -- How the workflow ended where the run could not record it: terminated, timed_out, …
+    workflow_status    text,
+    -- Temporal's namespace: a workflow of another one cannot be found.
+    namespace          text,
+    -- When the relay looked last whether the workflow is alive.
+    looked_at          timestamptz,
+
+    constraint agent_runs_pkey primary key (run_key),
+    -- running    -- opened by the run's first activity; claims succeed
+    -- stopping   -- running -> stopping: a stop was requested; nothing new starts
+    -- undoing    -- running | stopping -> undoing: what stands is being undone
+    -- ended      -- any -> ended; ended -> running when a reset or a retry goes on
+    constraint agent_runs_state_is_known
+        check (state in ('running', 'stopping', 'undoing', 'ended')),
+    -- Bug prevented: a run that ended, and that every late attempt opens again.
+    constraint agent_runs_ended_says_when
+        check (state <> 'ended' or ended_attempt_at is not null),
+    -- Bug prevented: a run that may start nothing, and no reason to show for it.
+    constraint agent_runs_stop_says_why
+        check ((stopped_at is null) = (stop_reason is null)),
+    -- Bug prevented: an epoch whose first model turn is unknown.
+    constraint agent_runs_fork_says_where check ((epoch = 0) = (fork_step is null)),
+    -- Bug prevented: a sub-agent's run that no stop and no undo reaches.
+    constraint agent_runs_parent_exists
+        foreign key (parent_key) references agent_runs (run_key),
+    -- Bug prevented: a sub-agent's run in which any workflow may act, as in one that is started.
+    constraint agent_runs_sub_agent_has_an_owner
+        check ((parent_key is null) = (owner is null)),
+    -- Bug prevented: a run that a reset drives forward after its actions were undone.
+    constraint agent_runs_undo_is_final
+        check (undo_began_at is null or stopped_at is not null),
+    -- Bug prevented: an undo that is over and never began: late successes would not be undone.
+    constraint agent_runs_undo_ended_had_begun
+        check (undo_ended_at is null or undo_began_at is not null)
+);
+-- The runs of one workflow id, the newest first.
+create index agent_runs_by_workflow on agent_runs (workflow_id, created_at desc);
+-- The runs of a run's sub-agents. Few runs have a parent, so the index is small.
+create index agent_runs_by_parent on agent_runs (parent_key) where parent_key is not null;
+-- The open runs that the relay looks through, those first that it saw longest ago.
+create index agent_runs_open on agent_runs (looked_at nulls first) where state <> 'ended';
+
+-- ------------------------------------------------------------------------------- actions
+
+-- One row per action: the intent before the call, the outcome after it. Columns: the call and its
+-- outcome, for people who read the table; where it was called; how the downstream system knows it;
+-- what makes two calls the same; who has claimed it; how it ended; what a person did about it; its
+-- undo.
+create table agent_actions (
+    key                 text        not null,
+    tool                text        not null,
+    args                json        not null,
+    status              text        not null default 'pending',
+    result              json,
+    created_at          timestamptz not null default now(),
+
+    run_key             text        not null,
+    position            text        not null,
+    thread_id           text,
+
+    -- What is sent to the downstream system; null for an action that is never sent.
+    idempotency_key     text,
+    domain_key          text,
+    generation          integer     not null default 1,
+    effect              text        not null,
+    key_ttl             interval,
+
+    -- Of the arguments as the plan had them: another one at this position is a divergence.
+    requested_digest    text        not null,
+    -- Of what makes two calls the same business fact.
+    effective_digest    text        not null,
+
+    -- Who may record: the token of the claim that dispatched last. claimed_by is another action's
+    -- key where that one's call carries this row out.
+    claim_token         uuid,
+    claimed_by          text,
+    -- When the attempt that claimed last began, by the engine's clock.
+    attempt_at          timestamptz,
+    -- Until then no other attempt takes the row over.
+    lease_until         timestamptz,
+    -- Until then an attempt so far may still send something. "Not found downstream" counts only
+    -- after that.
+    sent_until          timestamptz,
+    tries               integer     not null default 0,
+    -- Tries that the tool itself failed. Dead workers and outages do not count.
+    failures            integer     not null default 0,
+    -- The attempt that holds the claim looks the action up, and has sent nothing itself.
+    looking_up          boolean     not null default false,
+    -- The downstream system said that it is at work on this very request.
+    in_progress         boolean     not null default false,
+    -- Sent by the relay, whatever becomes of the run: an intent of the outbox, or a detached call.
+    relayed             boolean     not null default false,
+    -- Of the first dispatch: from then on the downstream system may know our key.
+    dispatched_at       timestamptz,
+    done_at             timestamptz,
+
+    outcome             text,
+    effect_possible     boolean,
+    -- What the call changed in the conversation's state, recorded with its outcome.
+    state_changes       json,
+    -- The action whose outcome this one has, where nothing was sent for it.
+    duplicate_of        text,
+    codec_version       smallint    not null default 1,
+
+    -- Since when, and why, the action waits for a person.
+    parked_at           timestamptz,
+    parked_reason       text,
+    -- When it was tried again, or looked up, after it had been parked.
+    reopened_at         timestamptz,
+    -- The person who settled it.
+    decided_by          text,
+    decided_at          timestamptz,
+    -- When what was unknown became known, and the version of the thread in which the model read it.
+    settled_at          timestamptz,
+    notified_version    integer,
+
+    -- The tool that undoes it, as the tool said when it was called; newer code changes nothing.
+    compensator         text,
+    -- The action that this one undoes, and the one that undid this one.
+    undoes              text,
+    undone_by           text,
+
+    constraint agent_actions_pkey primary key (key),
+    -- Bug prevented: an action that no run answers for, and no stop reaches.
+    constraint agent_actions_run_exists
+        foreign key (run_key) references agent_runs (run_key),
+    -- Bug prevented: two rows for one call, after a change of how keys are made.
+    constraint agent_actions_one_per_position unique (run_key, position),
+    -- pending -> done; done is final.
+    constraint agent_actions_status_is_known check (status in ('pending', 'done')),
+    -- Bug prevented: a row that no rule of a take-over covers.
+    constraint agent_actions_effect_is_known
+        check (effect in ('idempotent', 'lookup', 'at_most_once')),
+    -- Bug prevented: a half-written row that is taken for a result.
+    constraint agent_actions_done_is_complete check (
+        (status = 'done') = (outcome is not null and effect_possible is not null
+                             and result is not null and done_at is not null)),
+    constraint agent_actions_outcome_is_known check (outcome in ('ok', 'error')),
+    -- Bug prevented: "ok" that is also "nothing happened", which would release its key.
+    constraint agent_actions_ok_had_its_effect check (outcome <> 'ok' or effect_possible),
+    -- Bug prevented: a call that nobody can fence, or that no lease protects.
+    constraint agent_actions_dispatch_is_complete check (
+        dispatched_at is null
+        or (idempotency_key is not null and claim_token is not null and claimed_by is not null
+            and attempt_at is not null and lease_until is not null and sent_until is not null)),
+    -- Bug prevented: a settled action that still waits for a person.
+    constraint agent_actions_parked_is_pending
+        check (parked_at is null or status = 'pending'),
+    -- Bug prevented: a person who has to settle an action, and does not know why.
+    constraint agent_actions_parked_says_why
+        check ((parked_at is null) = (parked_reason is null)),
+    -- Bug prevented: a key that is sent as if it were another generation's.
+    constraint agent_actions_generation_counts_from_one check (generation >= 1),
+    -- Bug prevented: a tool that is called for ever, because its count started below zero.
+    constraint agent_actions_failures_count_from_zero check (failures >= 0),
+    -- Bug prevented: a decision without a person who made it.
+    constraint agent_actions_decision_is_signed
+        check ((decided_by is null) = (decided_at is null)),
+    -- Bug prevented: a model that reads that an action is settled, and it is not.
+    constraint agent_actions_notified_when_settled
+        check (notified_version is null or settled_at is not null),
+    -- Bug prevented: changes that count although it is unknown whether the call happened.
+    constraint agent_actions_changes_come_with_an_outcome
+        check (state_changes is null or status = 'done'),
+    -- Bug prevented: one call's changes that are merged for two.
+    constraint agent_actions_duplicate_changes_nothing
+        check (state_changes is null or duplicate_of is null),
+    -- Bug prevented: an undo of itself, which would free its own business fact.
+    constraint agent_actions_undoes_another check (undoes <> key and undone_by <> key)
+)
+-- A row is written twice. Room on its page, and no index on what changes, make the second
+-- write a heap-only one (HOT).
+with (fillfactor = 75);
+-- The indexes below are partial: an action that is simply done is in none of them.
+-- What waits for a person.
+create index agent_actions_parked on agent_actions (parked_at) where parked_at is not null;
+-- An unknown action of a tool without a domain key holds back its own repetition in the whole
+-- conversation (open_unknown).
+create index agent_actions_open_unknown
+    on agent_actions (coalesce(thread_id, run_key), tool, effective_digest)
+    where parked_at is not null and domain_key is null;
+-- The calls that were answered with an unknown action.
+create index agent_actions_repeats on agent_actions (duplicate_of)
+    where duplicate_of is not null and parked_at is not null;
+-- What was settled in a conversation, for its notices.
+create index agent_actions_settled on agent_actions (coalesce(thread_id, run_key))
+    where settled_at is not null;
+-- The rows of other actions that a call carries out.
+create index agent_actions_claimed_for_another on agent_actions (claimed_by)
+    where claimed_by <> key;
+-- The undos of an action.
+create index agent_actions_undoing on agent_actions (undoes) where undoes is not null;
+
+-- Which action holds a business fact. generation is the last one that was given out, 0 for none.
+-- The row outlives the action, and a released key keeps counting: the downstream system would
+-- answer an old key with an old answer.
+-- held_by is no foreign key: retention may remove the action and must not release the key.
+create table agent_domain_keys (
+    domain_key  text    not null,
+    generation  integer not null,
+    held_by     text,
+    constraint agent_domain_keys_pkey primary key (domain_key),
+    -- Bug prevented: a key that is held, and whose next holder would send the same generation.
+    constraint agent_domain_keys_held_has_generation
+        check (generation >= 0 and (held_by is null or generation >= 1))
+);
+
+-- ------------------------------------------------------------------------- conversations
+
+create table agent_threads (
+    thread_id   text        not null,
+    -- The agent that began it: a run that goes on with it names another one, or means this.
+    agent       text        not null,
+    -- Counts commits. A write names the version that it started from.
+    version     integer     not null default 0,
+    -- The run of the last commit: a fork may only take back what no other run has built on.
+    written_by  text,
+    -- A fork from which no run has gone on yet: the next commit reads what it took back.
+    forked_run  text,
+    forked_step integer,
+    created_at  timestamptz not null default now(),
+    -- A tombstone: a late write does not bring a deleted conversation back.
+    deleted_at  timestamptz,
+    constraint agent_threads_pkey primary key (thread_id),
+    -- Bug prevented: a first commit whose version no reader can name.
+    constraint agent_threads_version_counts_from_zero check (version >= 0)
+);
+
+create table agent_messages (
+    thread_id      text        not null,
+    -- Of the commit that it came with, and its place in there.
+    version        integer     not null,
+    ordinal        integer     not null,
+    role           text        not null,
+    message        json        not null,
+    -- Which run wrote it, and at which model turn.
+    run_key        text        not null,
+    step           integer     not null,
+    epoch          integer     not null,
+    -- Of a person's message: the request that it is.
+    request_id     text,
+    created_at     timestamptz not null default now(),
+    -- By a fork, which went another way from here. Kept, and no part of the conversation.
+    superseded_at  timestamptz,
+    constraint agent_messages_pkey primary key (thread_id, version, ordinal),
+    -- Bug prevented: messages that a deletion of their conversation does not reach.
+    constraint agent_messages_thread_exists
+        foreign key (thread_id) references agent_threads (thread_id),
+    constraint agent_messages_role_is_known check (role in ('user', 'assistant', 'tool'))
+);
+-- Bug prevented: a turn with two completions, and so with two plans.
+create unique index agent_messages_one_completion_per_turn on agent_messages (run_key, step)
+    where role = 'assistant' and superseded_at is null;
+-- Bug prevented: a request that the model reads twice, because two runs took it up.
+create unique index agent_messages_one_per_request on agent_messages (thread_id, request_id)
+    where request_id is not null and superseded_at is null;
+
+-- What callers sent to a thread, and the replies. The caller's id makes it one request, however
+-- often it is sent, to whichever run.
+create table agent_requests (
+    thread_id        text        not null,
+    request_id       text        not null,
+    message          json        not null,
+    created_at       timestamptz not null default now(),
+    reply            json,
+    -- Of the commit that answered it: a fork that takes that back takes the reply back.
+    replied_version  integer,
+    constraint agent_requests_pkey primary key (thread_id, request_id),
+    -- Bug prevented: requests that a deletion of their conversation does not reach.
+    constraint agent_requests_thread_exists
+        foreign key (thread_id) references agent_threads (thread_id),
+    -- Bug prevented: a reply that no fork takes back.
+    constraint agent_requests_reply_is_complete
+        check ((reply is null) = (replied_version is null))
+);
+
+-- What the tools of a conversation share, by version.
+create table agent_states (
+    thread_id      text        not null,
+    -- Of the commit that it came with. A commit that changes nothing writes none.
+    version        integer     not null,
+    state          json        not null,
+    created_at     timestamptz not null default now(),
+    -- By a fork, together with the messages of that commit.
+    superseded_at  timestamptz,
+    constraint agent_states_pkey primary key (thread_id, version),
+    -- Bug prevented: a state that a deletion of its conversation does not reach.
+    constraint agent_states_thread_exists
+        foreign key (thread_id) references agent_threads (thread_id)
+);
+
+-- Results of reads that are too large to travel; those of actions lie with the action.
+create table agent_values (
+    key         text        not null,
+    thread_id   text        not null,
+    value       json        not null,
+    created_at  timestamptz not null default now(),
+    constraint agent_values_pkey primary key (key)
+);
+create index agent_values_by_thread on agent_values (thread_id);
+
+-- --------------------------------------------------------------- what waits for a person
+
+-- Calls that a person approves: what was requested, and the one decision about it.
+create table agent_approvals (
+    -- The action key of the call. Its row in agent_actions is written when it is carried out.
+    key               text        not null,
+    run_key           text        not null,
+    position          text        not null,
+    thread_id         text        not null,
+    tool              text        not null,
+    -- What the person reads and decides about: validated, defaults fixed. Never changed.
+    args              json        not null,
+    -- Of the arguments as the plan had them: another one at this position is a divergence.
+    requested_digest  text        not null,
+    requested_at      timestamptz not null default now(),
+    expires_at        timestamptz,
+
+    -- null -> approved | rejected | expired, once.
+    decision          text,
+    decided_by        text,
+    decided_at        timestamptz,
+    reason            text,
+    -- The arguments as the person changed them, validated as they were.
+    edited_args       json,
+
+    constraint agent_approvals_pkey primary key (key),
+    -- Bug prevented: a decision that goes to no workflow.
+    constraint agent_approvals_run_exists
+        foreign key (run_key) references agent_runs (run_key),
+    constraint agent_approvals_decision_is_known
+        check (decision in ('approved', 'rejected', 'expired')),
+    -- Bug prevented: a decision without a person who made it.
+    constraint agent_approvals_decision_is_signed
+        check ((decision is null) = (decided_by is null)
+               and (decision is null) = (decided_at is null)),
+    -- Bug prevented: arguments that were edited by a person who rejected the call.
+    constraint agent_approvals_edits_are_approved
+        check (edited_args is null or decision = 'approved')
+);
+create index agent_approvals_waiting on agent_approvals (requested_at) where decision is null;
+create index agent_approvals_by_run on agent_approvals (run_key);
+
+-- Questions that calls raise midway, and the one answer to each.
+create table agent_questions (
+    -- The action key of the call. A call that only reads has no row in agent_actions, and may
+    -- raise questions all the same.
+    key            text        not null,
+    -- Counts the questions of the call, also those that it replaced by others.
+    number         integer     not null,
+    run_key        text        not null,
+    position       text        not null,
+    thread_id      text        not null,
+    tool           text        not null,
+    -- What the person reads and answers. Never changed: with other words it is another question.
+    message        text        not null,
+    payload        json        not null,
+    raised_at      timestamptz not null default now(),
+    expires_at     timestamptz,
+    -- When the call, carried out again, raised another question in its place.
+    replaced_at    timestamptz,
+
+    -- null -> answered, once. No answer is JSON's null: that would answer nothing.
+    answer         json,
+    answered_by    text,
+    answered_at    timestamptz,
+
+    constraint agent_questions_pkey primary key (key, number),
+    -- Bug prevented: an answer that goes to no workflow.
+    constraint agent_questions_run_exists
+        foreign key (run_key) references agent_runs (run_key),
+    constraint agent_questions_number_counts_from_one check (number >= 1),
+    -- Bug prevented: an answer without a person who gave it.
+    constraint agent_questions_answer_is_signed
+        check ((answer is null) = (answered_by is null)
+               and (answer is null) = (answered_at is null)),
+    -- Bug prevented: a tool that reads "nothing" where it needs a decision.
+    constraint agent_questions_answer_has_a_value check (answer::text <> 'null')
+);
+create index agent_questions_waiting on agent_questions (raised_at)
+ where answered_at is null and replaced_at is null;
+create index agent_questions_by_run on agent_questions (run_key);
+
+-- --------------------------------------------------------------------------------- relay
+
+-- The relay's queue: the actions that no run carries out or looks up any more. The row is deleted
+-- when its action has an end.
+create table agent_relay (
+    key         text        not null,
+    -- The order of the commits of those that share an order_key.
+    seq         bigint      generated always as identity,
+    -- send: only the relay sends it; lookup: its run is over, and its outcome unknown; undo: it
+    -- happened after its run had been undone.
+    why         text        not null,
+    -- A worker that serves this tool can take it.
+    tool        text        not null,
+    order_key   text,
+    -- Not started before; null where it waits for a person.
+    due_at      timestamptz default clock_timestamp(),
+    -- How often a relay has begun with it.
+    starts      integer     not null default 0,
+    created_at  timestamptz not null default clock_timestamp(),
+    constraint agent_relay_pkey primary key (key),
+    -- Bug prevented: an entry that no relay can ever finish.
+    constraint agent_relay_action_exists
+        foreign key (key) references agent_actions (key) on delete cascade,
+    constraint agent_relay_why_is_known check (why in ('send', 'lookup', 'undo'))
+);
+create index agent_relay_due on agent_relay (due_at);
+create index agent_relay_in_order on agent_relay (order_key, seq) where order_key is not null;
+
+-- -------------------------------------------------------------------------------- outbox
+
+-- What may be said of an action that holds a business fact:
+--          stands         -- as far as is known; or it is unknown whether it happened at all
+--          undoing        -- its run is being undone, or stopped for that; the relay has it to
+--                            undo; an undo of it is at work: wait
+--          perhaps undone -- an undo of it was sent and is unknown, or lost: a person settles that
+-- What no worker has taken up for two minutes is not waited for. Reads only, and locks nothing.
+create function commitline_standing(held agent_actions)
+returns text
+language sql as $function$
+    with recursive up as (
+        select r.* from agent_runs r where r.run_key = held.run_key
+        union all
+        select r.* from agent_runs r join up on r.run_key = up.parent_key
+    ), undo as (
+        select u.parked_at is null
+               and u.lease_until > clock_timestamp() - interval '2 minutes' as at_work
+          from agent_actions u
+         where u.undoes = held.key and u.status = 'pending'
+           and (u.dispatched_at is not null or u.duplicate_of is not null)
+    )
+    select case
+        when held.status is distinct from 'done' or held.effect_possible is not true
+             or held.undone_by is not null then 'stands'
+        when held.compensator is not null and (
+                exists (select from up
+                         where state = 'undoing' or state = 'stopping' and compensate)
+                or exists (select from agent_relay q
+                            where q.key = held.key and q.why = 'undo'
+                              and q.due_at > clock_timestamp() - interval '2 minutes'))
+            then 'undoing'
+        when exists (select from undo where at_work) then 'undoing'
+        when exists (select from undo) then 'perhaps undone'
+        else 'stands'
+    end
+$function$;
+
+-- The outbox's statement, in the caller's transaction: it writes the intent, and notifies the relay
+-- at the commit. One statement, so that it is the same for every driver. The request is JSON, so
+-- that a later release can add to it while this one is still deployed.
+--
+-- verdict: created        -- action_key is new, and will be sent
+--          existing       -- action_key has the business fact already: nothing is written
+--          conflict       -- action_key has it, for another tool or other arguments: nothing is
+--                            written
+--          missing        -- action_key has it, and has no row any more: nothing is written
+--          undoing        -- action_key has it, and is being undone: nothing is written
+--          perhaps undone -- action_key has it, and an undo of it is unknown: nothing is written
+-- A refusal is an answer and no error: an error would abort the caller's transaction.
+--
+-- Lock order: the order key, the domain key of what is undone, its own domain key. All three until
+-- the caller commits. Safe to repeat where the request names a domain key.
+create function commitline_intend(request json)
+returns table (action_key text, verdict text, held_tool text, held_args text)
+language plpgsql as $function$
+declare
+    fact      text := request->>'domain_key';
+    nth       integer := 1;
+    holder    text;
+    undone    text;
+    undone_nth integer;
+    held      agent_actions;
+    sent      text;
+    run       text;
+    standing  text;
+begin
+    if request->>'order_key' is not null then
+        -- The next of its order waits here for this commit, so the queue is in commit order.
+        perform pg_advisory_xact_lock(
+            hashtextextended('commitline order ' || (request->>'order_key'), 0));
+    end if;
+    if request->>'undoes_domain_key' is not null then
+        insert into agent_domain_keys as d (domain_key, generation, held_by)
+        values (request->>'undoes_domain_key', 0, null)
+        on conflict (domain_key) do update set generation = d.generation
+        returning d.generation, d.held_by into undone_nth, undone;
+        if undone_nth > 1 then
+            fact := fact || '~of' || undone_nth;  -- the undo of this one, not of an earlier one
+        end if;
+    end if;
+    if fact is not null then
+        insert into agent_domain_keys as d (domain_key, generation, held_by)
+        values (fact, 0, null)
+        on conflict (domain_key) do update set generation = d.generation
+        returning d.generation + 1, d.held_by into nth, holder;
+    end if;
+    if holder is not null then
+        select * into held from agent_actions where key = holder;
+        standing := commitline_standing(held);
+        if standing <> 'stands' then
+            return query select holder, standing, null::text, null::text;
+            return;
+        end if;
+        if held.key is null then
+            return query select holder, 'missing', null::text, null::text;
+            return;
+        end if;
+        -- An intent that no worker will send any more holds nothing.
+        update agent_actions a
+           set status = 'done', outcome = 'error', effect_possible = false,
+               result = (request->>'never_sent')::json, done_at = clock_timestamp(),
+               settled_at = case when relayed then clock_timestamp() end
+         where a.key = holder and a.status = 'pending' and a.dispatched_at is null
+           and a.parked_at is null
+           and not exists (
+                select from agent_runs r where r.run_key = a.run_key
+                   and (r.state = 'running'
+                        or (a.relayed and r.state = 'ended' and r.stopped_at is null)
+                        or (a.position like 'undo-%' and r.state = 'undoing')));
+        if not found then
+            return query select holder,
+                case when held.tool = request->>'tool'
+                      and held.effective_digest = request->>'effective_digest'
+                     then 'existing' else 'conflict' end,
+                held.tool, held.args::text;
+            return;
+        end if;
+        delete from agent_relay where key = holder;
+    end if;
+    sent := case when fact is null then request->>'idempotency_key'
+                 when nth = 1 then fact else fact || '~' || nth end;
+    run := 'outbox/' || coalesce(case when fact is not null then sent end, request->>'id');
+    action_key := run || ':0';
+    insert into agent_runs (run_key, workflow_id, agent, input_digest, opened_attempt_at)
+    values (run, 'outbox', 'outbox', '', clock_timestamp());
+    insert into agent_actions (
+        key, tool, args, run_key, position, idempotency_key, domain_key, generation, effect,
+        key_ttl, requested_digest, effective_digest, compensator, undoes, relayed)
+    values (
+        action_key, request->>'tool', (request->>'args')::json, run, '0', sent, fact, nth,
+        request->>'effect', make_interval(secs => (request->>'key_ttl')::double precision),
+        request->>'requested_digest', request->>'effective_digest', request->>'compensator',
+        undone, true);
+    update agent_domain_keys set held_by = action_key, generation = nth where domain_key = fact;
+    insert into agent_relay (key, why, tool, order_key)
+    values (action_key, 'send', request->>'tool', request->>'order_key');
+    perform pg_notify('commitline_relay', action_key);
+    return query select action_key, 'created', null::text, null::text;
+end
+$function$;

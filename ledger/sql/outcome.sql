@@ -1,0 +1,136 @@
+-- Named queries of outcomes: how an action ended, and what follows from it.
+-- A line `-- name: purpose` starts each query; parameters are always bound.
+
+-- record: the outcome, by the attempt that holds the claim; the first one stands. Not of an action
+-- that undoes another, was reopened, or is sent by the relay and can be undone: `record_late`
+-- writes more with those. An action of the relay's is settled by this: its model read that it is
+-- pending.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       result = %(result)s::json, state_changes = %(state_changes)s::json,
+       done_at = clock_timestamp(),
+       undone_by = case when %(effect_possible)s then undone_by end,
+       settled_at = case when relayed then clock_timestamp() end
+ where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
+   and undoes is null and reopened_at is null
+   and not (relayed and compensator is not null)
+returning key;
+
+-- record_late: the same for every other action, also one that was parked meanwhile. An attempt
+-- that lost its claim may still record that the call succeeded, once no later attempt is at work:
+-- that is true whoever holds the claim.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       result = %(result)s::json, state_changes = %(state_changes)s::json,
+       done_at = clock_timestamp(),
+       undone_by = case when %(effect_possible)s then undone_by end,
+       settled_at = case when parked_at is not null or reopened_at is not null or relayed
+                         then clock_timestamp() end,
+       parked_at = null, parked_reason = null
+ where key = %(key)s and status = 'pending'
+   and (claim_token = %(token)s
+        or (%(outcome)s = 'ok' and dispatched_at is not null
+            and (parked_at is not null or lease_until < clock_timestamp())))
+returning key;
+
+-- settle_repeats: the calls that were answered with an action that was unknown until now.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       result = %(result)s::json, done_at = clock_timestamp(),
+       parked_at = null, parked_reason = null, settled_at = clock_timestamp()
+ where duplicate_of = %(key)s and parked_at is not null
+returning key;
+
+-- settle: a person settles an unknown action, and with it the calls that were answered with it.
+update agent_actions
+   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       undone_by = case when %(effect_possible)s then undone_by end,
+       result = %(result)s::json, done_at = clock_timestamp(),
+       settled_at = case when parked_at is not null or relayed then clock_timestamp() end,
+       parked_at = null, parked_reason = null,
+       decided_by = %(by)s, decided_at = clock_timestamp()
+ where status = 'pending'
+   and (key = %(key)s or (duplicate_of = %(key)s and parked_at is not null))
+returning *, clock_timestamp() as now;
+
+-- park: the action is unknown, and is not sent again; a person settles it.
+update agent_actions
+   set parked_at = clock_timestamp(), parked_reason = %(reason)s,
+       failures = coalesce(%(failures)s::integer, failures),
+       -- The attempt that parks its own call is over; one that was lost may still be at work.
+       lease_until = case when %(over)s then clock_timestamp() else lease_until end,
+       -- Where every try is known to be over, nothing is sent any more: a later lookup need not
+       -- wait for that.
+       sent_until = case when %(over)s
+                          and (tries = 1 or coalesce(%(failures)s::integer, failures) >= tries)
+                         then least(sent_until, clock_timestamp()) else sent_until end
+ where key = %(key)s and status = 'pending' and parked_at is null
+   and (%(token)s::uuid is null or claim_token = %(token)s)
+returning *, clock_timestamp() as now;
+
+-- park_unsent: an intent that could not be sent, time after time; a person decides about it.
+update agent_actions
+   set parked_at = clock_timestamp(), parked_reason = %(reason)s
+ where key = %(key)s and status = 'pending' and parked_at is null and dispatched_at is null
+returning *, clock_timestamp() as now;
+
+-- void_intent: end an intent of which nothing was sent, and nothing will be.
+update agent_actions
+   set status = 'done', outcome = 'error', effect_possible = false,
+       result = %(result)s::json, done_at = clock_timestamp(),
+       settled_at = case when relayed then clock_timestamp() end
+ where key = %(key)s and status = 'pending' and dispatched_at is null and parked_at is null
+returning key;
+
+-- release_domain_key: the action that holds the key had no effect, for certain.
+update agent_domain_keys set held_by = null
+ where domain_key = %(domain_key)s and held_by = %(key)s;
+
+-- mark_undone: what these actions undid is undone, and its business fact is free again, in the
+-- next generation.
+with undone as (
+    update agent_actions f
+       set undone_by = u.key,
+           -- The model gets a notice of what an undo of its run took back. Of a refund that it
+           -- called itself, it has the reply.
+           settled_at = case when starts_with(u.position, 'undo-') then clock_timestamp()
+                             else f.settled_at end,
+           notified_version = case when starts_with(u.position, 'undo-') then null
+                               else f.notified_version end
+      from agent_actions u
+     where u.key = any(%(keys)s) and u.status = 'done' and u.effect_possible and f.key = u.undoes
+       and f.undone_by is null and f.effect_possible is not false
+       -- An intent will still be sent, after the undo that came before it.
+       and f.dispatched_at is not null
+    returning f.key, f.domain_key, f.status
+)
+update agent_domain_keys d set held_by = null
+  from undone
+ where undone.status = 'done' and d.domain_key = undone.domain_key and d.held_by = undone.key;
+
+-- release_undone: free the key of an action whose outcome became known after it had been undone.
+update agent_domain_keys d set held_by = null
+  from agent_actions a
+ where a.key = %(key)s and a.status = 'done' and a.undone_by is not null
+   and d.domain_key = a.domain_key and d.held_by = a.key;
+
+-- dequeue: these actions have an end: the relay has nothing more to do about them, nor about what
+-- they undo.
+delete from agent_relay where key = any(%(keys)s)
+    or key in (select undoes from agent_actions where key = any(%(keys)s));
+
+-- relay_undo: it happened after its run had been undone: the relay undoes it, too.
+insert into agent_relay (key, why, tool)
+select a.key, 'undo', a.compensator
+  from agent_actions a join agent_runs r using (run_key)
+ where a.key = %(key)s and a.status = 'done' and a.effect_possible and a.compensator is not null
+   and a.undone_by is null and a.duplicate_of is null and r.undo_ended_at is not null
+on conflict (key) do update
+    set why = excluded.why, tool = excluded.tool, due_at = clock_timestamp(), starts = 0;
+
+-- reopen: a parked action is tried again, or looked up. Not while an attempt may be at work.
+update agent_actions
+   set parked_at = null, parked_reason = null, reopened_at = clock_timestamp(), failures = 0
+ where key = %(key)s and status = 'pending' and parked_at is not null and duplicate_of is null
+   and (lease_until is null or lease_until <= clock_timestamp())
+returning *, clock_timestamp() as now;
