@@ -40,13 +40,13 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
 
 from commitline import Agent, App, Effect, ToolContext, tool
-from commitline.activities.model.scripted_model import ScriptedModel, call, say
 from commitline.bench import official
 from commitline.bench.harness import Run, history_bytes, log_to, with_commitline
 from commitline.devstack import DevStack
 from commitline.errors import CommitlineError
 from commitline.ledger import migrate
 from commitline.process import leave
+from commitline.testing import ScriptedModel, call, say
 
 TURNS: Final = (10, 50, 100, 200, 400)
 RESULT_BYTES: Final = 1000

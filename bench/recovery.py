@@ -41,12 +41,12 @@ from temporalio.client import Client
 from commitline import Agent, App, Effect, RunHandle, ScriptedModel, ToolContext, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
-from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack
 from commitline.ledger import migrate
 from commitline.process import leave
+from commitline.testing import call, say
 from commitline.testing.processes import WorkerProcess
 
 HEARTBEAT_SECONDS: Final = 1.0

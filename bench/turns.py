@@ -41,11 +41,11 @@ with workflow.unsafe.imports_passed_through():
     from temporalio.worker import Worker
 
     from commitline import Agent, App, Effect, ToolContext, tool
-    from commitline.activities.model.scripted_model import ScriptedModel, call, say
     from commitline.bench import official
     from commitline.bench.harness import WORKER_OPTIONS, Run, history_bytes, log_to, with_commitline
     from commitline.devstack import DevStack
     from commitline.process import leave
+    from commitline.testing import ScriptedModel, call, say
 
 TARGET: Final = 1.3
 TARGET_OFFICIAL: Final = 1.0

@@ -67,9 +67,11 @@ class ToolFailure:
     """An exception of a tool, in the form in which it is recorded and shown."""
 
     kind: FailureKind
+    """What to do about it."""
     type: str
-    """The exception's class."""
+    """The name of its class."""
     message: str
+    """Its text."""
     retry_after: timedelta | None = None
     """How long the other side wants us to wait; None if it did not say."""
 

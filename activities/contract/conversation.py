@@ -22,7 +22,9 @@ class ToolDefinition:
     """What a model reads of a tool."""
 
     name: str
+    """By which the model calls it."""
     description: str
+    """What it does, and when to call it."""
     parameters: dict[str, Any]
     """A JSON schema of type ``object``."""
 
@@ -34,6 +36,7 @@ class ToolCall:
     id: str
     """The provider's id, for display only: models reuse, repeat and omit ids."""
     name: str
+    """The tool that the model calls; there may be none of that name."""
     arguments: str
     """JSON text as the model wrote it."""
     problem: str | None = None
@@ -45,7 +48,9 @@ class Usage:
     """Tokens of one model request, as the provider counted them."""
 
     input_tokens: int = 0
+    """Tokens of the request."""
     output_tokens: int = 0
+    """Tokens of the answer."""
 
     def __add__(self, other: Usage) -> Usage:
         """Sum two requests."""
@@ -65,6 +70,7 @@ class Completion:
     finish_reason: FinishReason = "stop"
     """Why the model stopped; ``length``: at its output limit."""
     usage: Usage = field(default_factory=Usage)
+    """Tokens of the request that it answers."""
     provider_state: Any = None
     """JSON data that the provider needs back unchanged: reasoning items, signatures, ids."""
     output: str | None = None
@@ -105,6 +111,7 @@ class ToolResult:
     name: str
     """The tool."""
     status: OutcomeStatus
+    """``ok``, ``error`` or ``unknown``."""
     content: str
     """JSON text."""
     changes: dict[str, Any] | None = None
@@ -115,14 +122,17 @@ class ToolResult:
 class Message:
     """One message of a conversation.
 
-    Its role says which field is set: ``text`` of a user, ``completion`` of the assistant (the
-    model), ``results`` of tools.
+    Its role says which one of the other fields is set.
     """
 
     role: Literal["user", "assistant", "tool"]
+    """Who speaks; ``assistant`` is the model."""
     text: str = ""
+    """Of a user."""
     completion: Completion | None = None
+    """Of the assistant."""
     results: list[ToolResult] = field(default_factory=list)
+    """Of the tools: one for each call of the message before, in the order of the calls."""
 
     @classmethod
     def user(cls, text: str) -> Message:

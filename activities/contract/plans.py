@@ -39,9 +39,11 @@ class PlannedStep:
     name: str
     """By which other steps refer to it."""
     tool: str
+    """The name of the tool."""
     arguments: str
     """JSON text, with null where a result is put in."""
     references: list[Reference] = field(default_factory=list)
+    """Where which results are put in."""
 
 
 def resolved(step: PlannedStep, results: Mapping[str, Json]) -> Json:
@@ -81,8 +83,11 @@ class PlanInput:
     """From the client to the workflow of a plan: what its run is started with."""
 
     name: str
+    """The name of the plan."""
     stages: list[list[PlannedStep]]
+    """In order; the steps of one stage run side by side."""
     limits: RunLimits = field(default_factory=RunLimits)
+    """The deadlines of the run."""
 
     @property
     def digest(self) -> str:
@@ -104,7 +109,9 @@ class PlanSpec:
     """From `OPEN_PLAN` to the run: what it keeps of its tools and settings. The first stands."""
 
     tools: list[ToolSpec]
+    """The tools that its steps call."""
     heartbeat_seconds: float
+    """How often a call must heartbeat, at least."""
     deadline_seconds: float | None = None
     """What is left of the ``run_deadline`` when the run opens; None is no limit."""
     result_limit: int = MAX_CONTENT
@@ -116,9 +123,11 @@ class StepResult:
     """The result of a step that was carried out."""
 
     name: str
+    """The name of the step."""
     position: str
     """Its position in the ledger: ``<stage>.<place in the stage>``."""
     tool: str
+    """The name of the tool."""
     value: Any
     """What the tool returned, as JSON has it."""
     action_key: str | None = None

@@ -49,12 +49,19 @@ class AgentSpec:
     """An agent as a run remembers it. It is kept in the run's history."""
 
     name: str
+    """The name of the agent."""
     model: str
+    """The name of the model."""
     instructions: str
+    """The system prompt."""
     tools: list[ToolSpec]
+    """The tools that the model may call."""
     max_steps: int
+    """Model turns at most for one request."""
     model_tries: int
+    """Model requests at most for one completion."""
     heartbeat_seconds: float
+    """How often an activity must heartbeat, at least."""
     model_seconds: float | None = DEFAULTS["model_timeout"]
     """Seconds for one model request; None is no limit."""
     node_seconds: float | None = DEFAULTS["node_timeout"]

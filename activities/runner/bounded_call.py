@@ -44,6 +44,7 @@ class CallEnd:
     """How a call ended."""
 
     how: Returned | Raised | Abandoned
+    """By the tool's own end, or without it."""
     stopped_by: Literal["caller", "deadline"] | None = None
     """Who cancelled the call; None: it ended by itself."""
 
