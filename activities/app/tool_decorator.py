@@ -88,7 +88,7 @@ class ToolDecorator:
     then undoes it; ``"park"`` leaves it to a person."""
     relay: Relay = "lookup"
     """What the relay does about a call whose run is gone (terminated, timed out), and that is not
-    known to have ended. ``"ask"`` asks the downstream system, if there is a ``lookup``, and else
+    known to have ended. ``"lookup"`` asks the downstream system, if there is a ``lookup``, and else
     leaves the call to a person; ``"resend"`` also sends an ``IDEMPOTENT`` one again under its
     key."""
     detached: bool = False
