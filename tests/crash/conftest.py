@@ -9,15 +9,15 @@ import pytest
 import pytest_asyncio
 
 from commitline.devstack import DevStack
-from commitline.tests.crash.nursery import Nursery
+from commitline.tests.crash.fork_server import ForkServer
 from commitline.tests.crash.stage import Scene, Stage
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    """The nursery of the session."""
+def fork_server() -> Iterator[ForkServer]:
+    """The process from which the session's workers are forked."""
     folder = Path(tempfile.mkdtemp(prefix="commitline-"))  # short, as a socket's path must be
-    with Nursery(folder) as made:
+    with ForkServer(folder) as made:
         yield made
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -26,11 +26,11 @@ def nursery() -> Iterator[Nursery]:
 def stage(
     devstack: DevStack,
     database_template: str,
-    nursery: Nursery,
+    fork_server: ForkServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Stage:
     """The stage of the session."""
-    return Stage(devstack, database_template, tmp_path_factory.mktemp("crash"), nursery)
+    return Stage(devstack, database_template, tmp_path_factory.mktemp("crash"), fork_server)
 
 
 @pytest_asyncio.fixture

@@ -38,7 +38,7 @@ from commitline.identity import thread_workflow
 from commitline.ledger import Action, StoredMessage
 from commitline.testing.processes import ProviderProcess, WorkerProcess
 from commitline.testing.provider import serve
-from commitline.tests.crash.nursery import Nursery
+from commitline.tests.crash.fork_server import ForkServer
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ class Scene:
         provider: ProviderProcess,
         settings: Settings,
         folder: Path,
-        nursery: Nursery,
+        fork_server: ForkServer,
     ) -> None:
         self.client = client
         self.provider = provider
@@ -105,7 +105,7 @@ class Scene:
         self.run_id = f"run-{uuid.uuid4()}"
         self.thread_id = f"talk-{uuid.uuid4()}"
         self._folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     @property
     def temporal(self) -> Client:
@@ -139,7 +139,7 @@ class Scene:
 
     def worker(self, app: str, *, crash_at: str | None = None, **environment: str) -> WorkerProcess:
         """Return a worker process, to be started by ``with``."""
-        return self._nursery.worker(
+        return self._fork_server.worker(
             app,
             environment={**self.environment, **environment},
             log=self.log,
@@ -384,11 +384,13 @@ class Played(Generic[T]):
 class Stage:
     """Makes scenes on the session's servers."""
 
-    def __init__(self, devstack: DevStack, template: str, folder: Path, nursery: Nursery) -> None:
+    def __init__(
+        self, devstack: DevStack, template: str, folder: Path, fork_server: ForkServer
+    ) -> None:
         self._devstack = devstack
         self._template = template
         self._folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._copying = threading.Lock()
 
     def play(self, scripts: Mapping[str, Script[T]]) -> Played[T]:
@@ -431,7 +433,7 @@ class Stage:
                     provider=provider,
                     settings=settings,
                     folder=folder,
-                    nursery=self._nursery,
+                    fork_server=self._fork_server,
                 )
         await asyncio.to_thread(self._drop_database, name)
 

@@ -1,14 +1,13 @@
-"""Workers without the second that Python takes to import them: forked from a process that has.
+"""Forks workers from a process that has imported everything, which saves a second for each.
 
-Each is a process of its own all the same, with its own session, environment, folder and log, and
-is killed, frozen and told to go like any other. How a worker is started for real, by a command, is
-what `test_worker_process` is about.
+Each worker is still a process of its own, with its own session, environment, folder and log, and
+tests kill, freeze and stop it like any other. `test_worker_process` starts workers by the command.
 
-    with Nursery(folder) as nursery:
-        with nursery.worker("shop.app:app", environment={…}, log=log, cwd=folder) as worker:
+    with ForkServer(folder) as fork_server:
+        with fork_server.worker("shop.app:app", environment={…}, log=log, cwd=folder) as worker:
             ...
 
-The process itself: ``python -m commitline.tests.crash.nursery SOCKET``, until its input ends.
+The process itself: ``python -m commitline.tests.crash.fork_server SOCKET``, until its input ends.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from typing import IO, Any, Final, NoReturn, Self
 from commitline.process import leave
 from commitline.testing.processes import Process, WorkerProcess
 
-_MODULE: Final = "commitline.tests.crash.nursery"
+_MODULE: Final = "commitline.tests.crash.fork_server"
 _READY: Final = b"ready\n"
 
 
-class Nursery:
+class ForkServer:
     """The process that workers are forked from; use it with ``with``.
 
     Args:
-        folder: Where its socket lies; a short path.
+        folder: The folder of its socket; its path must be short.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._socket = folder / "nursery"
+        self._socket = folder / "fork"
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -86,13 +85,13 @@ class Nursery:
 
 
 class _ForkedWorker(WorkerProcess):
-    def __init__(self, nursery: Path, app: str, **given: Any) -> None:
+    def __init__(self, fork_server: Path, app: str, **given: Any) -> None:
         super().__init__(app, **given)
-        self._nursery = nursery
+        self._fork_server = fork_server
 
     def _start(self, log: IO[bytes]) -> Process:
         return _Forked(
-            self._nursery,
+            self._fork_server,
             {
                 "arguments": self._command[2:],  # Python and its -m left out
                 "environment": self._environment,
@@ -110,9 +109,9 @@ class _ForkedWorker(WorkerProcess):
 class _Forked:
     """A worker that was forked elsewhere: what of `subprocess.Popen` the tests use."""
 
-    def __init__(self, nursery: Path, request: Mapping[str, Any]) -> None:
+    def __init__(self, fork_server: Path, request: Mapping[str, Any]) -> None:
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(str(nursery))
+        self._connection.connect(str(fork_server))
         self._connection.sendall(json.dumps(request).encode())
         self._connection.shutdown(socket.SHUT_WR)
         self._reading = threading.Lock()
@@ -159,7 +158,7 @@ def _serve(path: str) -> NoReturn:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(64)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers are nobody's concern
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for keepers
     gc.freeze()
     sys.stdout.buffer.write(_READY)
     sys.stdout.buffer.flush()
@@ -175,7 +174,7 @@ def _serve(path: str) -> NoReturn:
 
 
 def _keep(connection: socket.socket) -> NoReturn:
-    """Fork the worker that is asked for; say its process id, and in the end its exit status."""
+    """Fork the requested worker; send its process id, and in the end its exit status."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with connection.makefile("rb") as lines:
