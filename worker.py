@@ -183,14 +183,7 @@ async def app_worker(
             activities=[
                 *_run_activities(app, ledger, settings),
                 *due_actions.all,
-                *SettlementActivities(
-                    app,
-                    ledger,
-                    client,
-                    tries=settings.relay_tries,
-                    heartbeat_seconds=settings.heartbeat_seconds,
-                ).all,
-                *GoneRuns(ledger, client).all,
+                *_relay_activities(app, ledger, client, settings),
                 *_tool_activities(app, ledger, runner),
             ],
             interceptors=[
@@ -223,6 +216,20 @@ def _guarded(app: App, runner: ToolRunner) -> dict[str, Guarded]:
     """Return what the guard needs of each tool that it calls, by the tool's name."""
     tools = app.tools if _has_own_action_state(app) else [*app.tools, action_state]
     return {found.name: GuardedTool(found, runner) for found in tools}
+
+
+def _relay_activities(
+    app: App, ledger: ActionLedger, client: Client, settings: Settings
+) -> list[Callable[..., Any]]:
+    """Return the activities of the relay's workflows, besides those that look for due actions."""
+    settlements = SettlementActivities(
+        app,
+        ledger,
+        client,
+        tries=settings.relay_tries,
+        heartbeat_seconds=settings.heartbeat_seconds,
+    )
+    return [*settlements.all, *GoneRuns(ledger, client).all]
 
 
 def _tool_activities(

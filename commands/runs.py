@@ -100,8 +100,7 @@ def stop(
     from ..identity import check_any_workflow_id
     from ..ledger import Action, UndoReport
     from ..operating import console, runs
-    from ..operating.actions import print_unknown
-    from ..operating.undo import print_undo_report, undo_data
+    from ..operating.undo import print_what_stands, undo_data
 
     async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
         async with await AgentClient.connect() as client:
@@ -116,21 +115,18 @@ def stop(
             return status, await handle.actions(), report, ran
 
     status, done, report, ran = asyncio.run(work())
+    stopping = status.state == "stopping"
     unknown = [one for one in done if one.state == "unknown"]
     if json:
         shown = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
         console.print_data(shown if report is None else shown | {"undo": undo_data(report)})
-    elif report is not None and status.state != "stopping":
-        print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
-        print_undo_report(run, report)
     else:
         print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
-        if status.state == "stopping":
+        if stopping:
             print("It starts nothing any more, and ends when a worker is there.", file=sys.stderr)
-        for one in unknown:
-            print_unknown(one)
+        print_what_stands(run, unknown, None if stopping else report)
     partly = report is not None and report.state == "partly compensated"
-    raise typer.Exit(int(status.state == "stopping" or partly))
+    raise typer.Exit(int(stopping or partly))
 
 
 def undo_run(

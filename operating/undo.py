@@ -9,7 +9,8 @@ from typing import Any
 from rich.text import Text
 
 from ..canonical import parse, scrub
-from ..ledger import UndoReport
+from ..ledger import Action, UndoReport
+from .actions import print_unknown
 from .console import ERR, OUT, state_text, table_of, text
 
 
@@ -59,3 +60,18 @@ def undo_data(report: UndoReport) -> dict[str, Any]:
     """Return the same as plain data: arguments as JSON, not as text."""
     actions = [{**asdict(one), "args": parse(one.args)} for one in report.actions]
     return {"state": report.state, "actions": actions}
+
+
+def print_what_stands(run: str, unknown: Sequence[Action], report: UndoReport | None) -> None:
+    """Print what of a stopped run is undone and what stands.
+
+    Args:
+        run: The run's id.
+        unknown: Its actions that an operator has to settle; printed where there is no report.
+        report: What its undo came to; None where there was none, or it is not through.
+    """
+    if report is not None:
+        print_undo_report(run, report)
+        return
+    for one in unknown:
+        print_unknown(one)

@@ -59,20 +59,7 @@ class RunModel:
         spec = self.spec
         limits = time_left(spec.model_limits)
         began = time.monotonic()
-        given = ModelRequest(
-            model=spec.model,
-            instructions=spec.instructions,
-            tools=spec.definitions,
-            messages=messages,
-        )
-
-        async def request() -> Completion:
-            try:
-                return self._checked(await self.model.complete(given))
-            except BaseException as err:
-                raise_contained(spec.model, err)
-
-        end = await call_within(limits.nearest, request())
+        end = await call_within(limits.nearest, self._request(messages))
         if isinstance(end.how, Returned):
             return end.how.value  # type: ignore[no-any-return]
         if end.stopped_by == "caller":
@@ -98,6 +85,19 @@ class RunModel:
         raise ModelRejected(
             f"{spec.model} raised {type(error).__name__}: {error_text(error)[:500]}"
         ) from error
+
+    async def _request(self, messages: list[Message]) -> Completion:
+        spec = self.spec
+        given = ModelRequest(
+            model=spec.model,
+            instructions=spec.instructions,
+            tools=spec.definitions,
+            messages=messages,
+        )
+        try:
+            return self._checked(await self.model.complete(given))
+        except BaseException as err:
+            raise_contained(spec.model, err)
 
     def _checked(self, completion: Completion) -> Completion:
         examined = examine(completion)

@@ -343,6 +343,35 @@ def test_a_package_lists_exactly_what_it_exports(package: str) -> None:
     assert all(hasattr(module, name) for name in listed)
 
 
+def test_no_module_and_no_function_is_too_long_to_read() -> None:
+    lengths = {
+        name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in MODULES.items()
+    }
+    functions = [
+        (name, node.name, length)
+        for name in MODULES
+        for node in ast.walk(tree_of(name))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := length_of(node)) > MOST_LINES_OF_A_FUNCTION
+    ]
+
+    # The catalogue of errors is one list.
+    assert [name for name, length in lengths.items() if length > MOST_LINES] == ["errors"]
+    assert functions == []
+
+
+MOST_LINES = 400
+MOST_LINES_OF_A_FUNCTION = 40
+
+
+def length_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the lines of a function without its docstring."""
+    lines = (node.end_lineno or 0) - node.lineno + 1
+    if ast.get_docstring(node) is None:
+        return lines
+    return lines - ((node.body[0].end_lineno or 0) - node.body[0].lineno + 1)
+
+
 def test_no_module_is_named_after_a_kind_of_thing() -> None:
     named = {path.name for path in MODULES.values()}
 
