@@ -6,8 +6,6 @@ when they are first used, so that `commitline.ledger` alone needs neither Tempor
 
 from typing import TYPE_CHECKING
 
-from .exports import lazy
-
 if TYPE_CHECKING:
     from .activities.app import (
         NEVER_HAPPENED,
@@ -121,4 +119,8 @@ _HOMES = {
     "tool": ".activities.app",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+
+def __getattr__(name: str) -> object:
+    from .exports import find
+
+    return find(__name__, _HOMES, name)

@@ -1,4 +1,4 @@
-"""`lazy`: what a package re-exports, imported when it is first used (PEP 562).
+"""`find`: what a package re-exports, imported when it is first used (PEP 562).
 
 Importing any module of a package runs the package's ``__init__``. Were the names imported there,
 workflow code would load a database driver, and the ledger alone would load Temporal.
@@ -6,21 +6,21 @@ workflow code would load a database driver, and the ledger alone would load Temp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 
 
-def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the ``__getattr__`` of a package.
+def find(package: str, homes: Mapping[str, str], name: str) -> object:
+    """Return what a package re-exports under a name; for its ``__getattr__``.
 
     Args:
         package: Its ``__name__``.
         homes: The module of each name, relative to the package: ``{"Action": ".records"}``.
+        name: The name that is used.
+
+    Raises:
+        AttributeError: The package exports no such name.
     """
-
-    def get(name: str) -> object:
-        if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name], package), name)
-
-    return get
+    if name not in homes:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+    return getattr(import_module(homes[name], package), name)

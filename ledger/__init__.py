@@ -6,8 +6,6 @@ Usable alone: it knows nothing of Temporal and needs only psycopg and pydantic.
 
 from typing import TYPE_CHECKING
 
-from ..exports import lazy
-
 if TYPE_CHECKING:
     from .action_ledger import ActionLedger
     from .approvals import Approval, ApprovalLedger, ApprovalRequest
@@ -140,4 +138,8 @@ _HOMES = {
     "migrate": ".migration",
 }
 
-__getattr__ = lazy(__name__, _HOMES)
+
+def __getattr__(name: str) -> object:
+    from ..exports import find
+
+    return find(__name__, _HOMES, name)
