@@ -31,7 +31,7 @@ class ActionHeader:
     position: Position
     requested_digest: str
     again: bool = False
-    """The workflow has scheduled this very call before, and starts it afresh."""
+    """The workflow has scheduled this very call before, and starts it again."""
     attempt_seconds: float | None = None
     """The deadline of one attempt; None is no limit of ours."""
     node_seconds: float | None = None
@@ -39,7 +39,7 @@ class ActionHeader:
     thread_id: str | None = None
     """The conversation, where it is not the run's own."""
     content_limit: int | None = None
-    """Characters of the result that the model is told; None is the default."""
+    """Characters of the result that the model reads; None is the default."""
     purpose: Purpose = "forward"
     lookup_only: bool = False
     """Nothing is sent: what became of it is asked, or left to a person."""
