@@ -100,7 +100,7 @@ def stop(
     from ..identity import check_any_workflow_id
     from ..ledger import Action, UndoReport
     from ..operating import console, runs
-    from ..operating.undo import print_what_stands, undo_data
+    from ..operating.undo import is_partial, print_what_stands, stop_data
 
     async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
         async with await AgentClient.connect() as client:
@@ -115,18 +115,15 @@ def stop(
             return status, await handle.actions(), report, ran
 
     status, done, report, ran = asyncio.run(work())
-    stopping = status.state == "stopping"
-    unknown = [one for one in done if one.state == "unknown"]
+    unknown, stopping = [one for one in done if one.state == "unknown"], status.state == "stopping"
     if json:
-        shown = {"id": run, "state": status.state, "unknown": [one.key for one in unknown]}
-        console.print_data(shown if report is None else shown | {"undo": undo_data(report)})
+        console.print_data(stop_data(run, status.state, unknown, report))
     else:
         print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
+        print_what_stands(run, unknown, None if stopping else report)
         if stopping:
             print("It starts nothing any more, and ends when a worker is there.", file=sys.stderr)
-        print_what_stands(run, unknown, None if stopping else report)
-    partly = report is not None and report.state == "partly compensated"
-    raise typer.Exit(int(stopping or partly))
+    raise typer.Exit(int(stopping or is_partial(report)))
 
 
 def undo_run(

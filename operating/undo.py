@@ -62,6 +62,11 @@ def undo_data(report: UndoReport) -> dict[str, Any]:
     return {"state": report.state, "actions": actions}
 
 
+def is_partial(report: UndoReport | None) -> bool:
+    """Whether something stands that should be undone."""
+    return report is not None and report.state == "partly compensated"
+
+
 def print_what_stands(run: str, unknown: Sequence[Action], report: UndoReport | None) -> None:
     """Print what of a stopped run is undone and what stands.
 
@@ -75,3 +80,11 @@ def print_what_stands(run: str, unknown: Sequence[Action], report: UndoReport | 
         return
     for one in unknown:
         print_unknown(one)
+
+
+def stop_data(
+    run: str, state: str, unknown: Sequence[Action], report: UndoReport | None
+) -> dict[str, Any]:
+    """Return what a stop came to, for programs; ``undo`` where it was one that undoes."""
+    shown = {"id": run, "state": state, "unknown": [one.key for one in unknown]}
+    return shown if report is None else shown | {"undo": undo_data(report)}
