@@ -279,7 +279,7 @@ async def test_migrating_again_does_nothing_and_keeps_what_is_there(database_url
 SECOND: Final = Migration(
     2,
     "0002_of_the_tests.sql",
-    (Path(__file__).parent / "0002_of_the_tests.sql").read_text("utf-8"),
+    cast("LiteralString", (Path(__file__).parent / "0002_of_the_tests.sql").read_text("utf-8")),
 )
 NEXT_RELEASE: Final = [*migrations(), SECOND]
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
