@@ -1,4 +1,4 @@
-"""What tests of runs are played with: a model that makes its answers up, and cues over threads."""
+"""What tests of runs share: apps of one agent, a model that is a function, signals over threads."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from commitline import Agent, App, RunHandle, Tool
 from commitline.activities.contract.conversation import Completion, ToolResult
 from commitline.activities.model.model import ModelRequest
 
@@ -20,7 +21,7 @@ HANGS: Final = 60.0
 
 @dataclass
 class Says:
-    """A model that works its answer out from what it is shown, and keeps what that was."""
+    """A model that computes its answer from the request, and keeps every request."""
 
     answer: Callable[[ModelRequest], Completion]
     """May block: it is called in a thread."""
@@ -33,13 +34,27 @@ class Says:
 
     @property
     def calls(self) -> int:
-        """How often it was asked."""
+        """How many requests it got."""
         return len(self.shown)
 
     @property
     def told(self) -> Sequence[ToolResult]:
         """Every tool result of the last request."""
         return [one for message in self.shown[-1].messages for one in message.results]
+
+
+def computed_app(
+    answer: Callable[[ModelRequest], Completion], *tools: Tool, max_steps: int = 50
+) -> tuple[App, Says]:
+    """An app of one agent whose model computes its answers; and that model."""
+    model = Says(answer)
+    return App([Agent("agent", model, "Do it.", tools=tools, max_steps=max_steps)]), model
+
+
+async def replies_of(run: RunHandle) -> list[tuple[str, str]]:
+    """Status and content of every reply that the run's model has read."""
+    messages = await (await run.thread()).messages()
+    return [(one.status, one.content) for message in messages for one in message.results]
 
 
 def turn_of(request: ModelRequest) -> int:
@@ -53,7 +68,7 @@ def asked(request: ModelRequest) -> list[str]:
 
 
 class Signals:
-    """What a test and its tools tell each other, over threads."""
+    """Signals between a test and its tools, which work in threads."""
 
     def __init__(self) -> None:
         self.began = threading.Event()

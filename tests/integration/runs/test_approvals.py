@@ -12,12 +12,12 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
-from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, Tool, tool
+from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, tool
 from commitline.activities.contract.approvals import Decide
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.wire import pack
 from commitline.activities.model.model import ModelRequest
-from commitline.activities.model.scripted_model import Answer, call, say
+from commitline.activities.model.scripted_model import call, say
 from commitline.canonical import dumps
 from commitline.errors import (
     ApprovalRefused,
@@ -34,7 +34,8 @@ from commitline.ledger.approvals import ApprovalRequest, check_same_call
 from commitline.tests.builders import open_run
 from commitline.workflows.base_run import DECISION
 
-from .bench import Bench, eventually, fresh_id
+from .bench import Bench, eventually, fresh_id, one_agent
+from .playing import replies_of
 from .relay_bench import LONG_AGO, ledger_of
 
 
@@ -63,10 +64,6 @@ async def look_up(order_id: str) -> str:
     return f"order {order_id}"
 
 
-def app_of(*tools: Tool, answers: Sequence[Answer]) -> App:
-    return App([Agent("agent", ScriptedModel("scripted", answers), "Do it.", tools=tools)])
-
-
 def asks(*orders: str, **arguments: Any) -> Completion:
     return call(*(("refund", {"order_id": one, **arguments}) for one in orders))
 
@@ -83,15 +80,10 @@ async def waiting(run: RunHandle, count: int = 1) -> Sequence[Approval]:
     return asked
 
 
-async def told(run: RunHandle) -> list[tuple[str, str]]:
-    messages = await (await run.thread()).messages()
-    return [(one.status, one.content) for message in messages for one in message.results]
-
-
 async def test_a_call_waits_and_is_carried_out_once_it_is_approved(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (asked,) = await waiting(run)
         before = (list(paid.calls), await run.actions(), (await run.status()).progress)
@@ -114,12 +106,12 @@ async def test_a_call_waits_and_is_carried_out_once_it_is_approved(bench: Bench)
 async def test_a_rejected_call_is_told_as_not_executed_with_the_reason(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run)
         await run.decide("0.0", approve=False, by="ada", reason="not now")
         await run.result()
-        results, actions = await told(run), await run.actions()
+        results, actions = await replies_of(run), await run.actions()
 
     assert paid.calls == []
     assert actions == []
@@ -141,7 +133,7 @@ async def test_a_mixed_batch_settles_call_by_call_over_a_restart_of_the_worker(
         ("refund", {"order_id": "2"}),
         ("refund", {"order_id": "3"}),
     )
-    app = app_of(look_up, paid.tool, answers=[batch, say("Done.")])
+    app = one_agent([look_up, paid.tool], [batch, say("Done.")])
 
     async with bench.serving(app) as client:
         run = await client.start("agent", "go", id=fresh_id())
@@ -152,7 +144,7 @@ async def test_a_mixed_batch_settles_call_by_call_over_a_restart_of_the_worker(
         await waiting(run, 1)
         await run.decide("0.2", approve=False, by="ada", reason="not now")
         await run.result()
-        results = await told(run)
+        results = await replies_of(run)
 
     assert paid.calls == [("2", 500)]
     assert [status for status, _ in results] == ["ok", "ok", "error"]
@@ -165,7 +157,7 @@ async def test_only_what_the_predicate_asks_for_waits(bench: Bench) -> None:
     first, second = asks("1", cents=1_000), asks("2", cents=1_001)
     answers = [first, second, say("Done.")]
 
-    async with bench.serving(app_of(paid.tool, answers=answers)) as client:
+    async with bench.serving(one_agent([paid.tool], answers)) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (asked,) = await waiting(run)
         paid_before = list(paid.calls)
@@ -179,7 +171,7 @@ async def test_only_what_the_predicate_asks_for_waits(bench: Bench) -> None:
 async def test_a_predicate_that_fails_means_that_a_person_is_asked(bench: Bench) -> None:
     paid = Paid(approval=lambda arguments: arguments["no such"])
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run)
         await run.decide("0.0", approve=False, by="ada")
@@ -191,7 +183,7 @@ async def test_a_predicate_that_fails_means_that_a_person_is_asked(bench: Bench)
 async def test_one_of_many_decisions_at_once_counts(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run)
         people = [("ada", True), ("bob", False), ("cy", True), ("di", False), ("eve", True)]
@@ -212,7 +204,7 @@ async def test_the_same_decision_by_the_same_person_may_be_repeated(bench: Bench
     paid = Paid()
     answers = [call(*[("refund", {"order_id": one}) for one in "12"]), say("Done.")]
 
-    async with bench.serving(app_of(paid.tool, answers=answers)) as client:
+    async with bench.serving(one_agent([paid.tool], answers)) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run, 2)
         await run.decide("0.0", approve=True, by="ada")
@@ -228,7 +220,7 @@ async def test_the_same_decision_by_the_same_person_may_be_repeated(bench: Bench
 async def test_edited_arguments_are_validated_kept_keyed_and_carried_out(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run)
         with pytest.raises(InvalidArguments, match="cents"):
@@ -264,7 +256,7 @@ async def test_edited_arguments_may_be_as_large_as_a_models_and_no_larger(bench:
     told = "note: the arguments have 262,145 bytes, over 256 KiB"
     answers = [call(("note", {"text": "short"})), say("Done.")]
 
-    async with bench.serving(app_of(note, answers=answers)) as client:
+    async with bench.serving(one_agent([note], answers)) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (asked,) = await waiting(run)
         with pytest.raises(InvalidArguments, match=told):
@@ -286,13 +278,13 @@ async def test_edited_arguments_may_be_as_large_as_a_models_and_no_larger(bench:
 async def test_what_nobody_approves_in_time_is_not_carried_out(bench: Bench) -> None:
     paid = Paid(approval_expires=timedelta(seconds=1))
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await run.result()
         (asked,) = await run.approvals(only_waiting=False)
         with pytest.raises(ApprovalRefused, match="has ended: completed"):
             await run.decide("0.0", approve=True, by="ada")
-        results = await told(run)
+        results = await replies_of(run)
 
     assert (paid.calls, asked.state) == ([], "expired")
     assert "not executed: nobody approved it until" in results[0][1]
@@ -301,7 +293,7 @@ async def test_what_nobody_approves_in_time_is_not_carried_out(bench: Bench) -> 
 async def test_a_decision_outlives_a_reset_and_counts_once(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run)
         await run.decide("0.0", approve=True, by="ada")
@@ -339,7 +331,7 @@ async def test_a_retried_run_does_not_ask_again(bench: Bench) -> None:
 async def test_a_stop_ends_the_wait_and_nothing_can_be_decided_any_more(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run)
         status = await run.stop()
@@ -361,7 +353,7 @@ async def test_who_may_decide_is_the_applications_word(bench: Bench) -> None:
         seen.append((by, approval.args))
         return by == "ada"
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as served:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as served:
         guarded = AgentClient(served.temporal, bench.settings, authorize=authorize)
         async with guarded as client:
             run = await client.start("agent", "go", id=fresh_id())
@@ -383,10 +375,10 @@ async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
     paid = Paid()
     answers = [call(("refund", {"order_id": "1", "cents": "all"})), say("Done.")]
 
-    async with bench.serving(app_of(paid.tool, answers=answers)) as client:
+    async with bench.serving(one_agent([paid.tool], answers)) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await run.result()
-        results, asked = await told(run), await run.approvals(only_waiting=False)
+        results, asked = await replies_of(run), await run.approvals(only_waiting=False)
 
     assert (paid.calls, asked) == ([], [])
     assert "InvalidArguments" in results[0][1]
@@ -395,7 +387,7 @@ async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
 async def test_a_decision_about_nothing_is_refused(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await waiting(run)
         with pytest.raises(ApprovalRefused, match="nothing was asked"):
@@ -415,7 +407,7 @@ async def test_a_name_and_a_reason_that_cannot_be_stored_wedge_nothing(
         seen.append(by)
         return True
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as served:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as served:
         guarded = AgentClient(served.temporal, bench.settings, authorize=authorize)
         async with guarded as client:
             run = await client.start("agent", "go", id=fresh_id())
@@ -424,7 +416,7 @@ async def test_a_name_and_a_reason_that_cannot_be_stored_wedge_nothing(
                 await run.decide("0.0", approve=False, by=odd, reason=f"not {odd}")
             await run.result()
             (decided,) = await run.approvals(only_waiting=False)
-            results = await told(run)
+            results = await replies_of(run)
 
     assert (decided.decision, decided.decided_by, decided.reason) == ("rejected", "a?b", "not a?b")
     assert seen == ["a?b", "a?b"]
@@ -434,7 +426,7 @@ async def test_a_name_and_a_reason_that_cannot_be_stored_wedge_nothing(
 async def test_what_can_never_be_stored_is_refused_and_not_tried_for_ever(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (asked,) = await waiting(run)
         workflow = bench.temporal.get_workflow_handle(run.id)
@@ -454,7 +446,7 @@ async def test_what_can_never_be_stored_is_refused_and_not_tried_for_ever(bench:
 async def test_an_approval_is_for_one_call_alone(bench: Bench) -> None:
     paid = Paid()
 
-    async with bench.serving(app_of(paid.tool, answers=[asks("4821"), say("Done.")])) as client:
+    async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (asked,) = await waiting(run)
         await run.decide("0.0", approve=False, by="ada")

@@ -11,23 +11,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from commitline import (
-    Agent,
     AgentClient,
     App,
     Effect,
     RunHandle,
-    ScriptedModel,
-    Tool,
     ToolContext,
     tool,
 )
-from commitline.activities.model.scripted_model import Answer, call, say
+from commitline.activities.model.scripted_model import call, say
 from commitline.canonical import parse
 from commitline.errors import AnswerRefused, NotAuthorized, RunFailed
 from commitline.ledger import Action, Approval, Question
 from commitline.tests.integration.runs.isolated_tools import asks_elsewhere
 
-from .bench import Bench, eventually, fresh_id
+from .bench import Bench, eventually, fresh_id, one_agent
+from .playing import replies_of
 
 PAYLOAD = {"cents": 900, "odd": [None, 1.5, "a\x00b \ud83d"]}
 ANSWER = {"go": False, "note": ["☃", "\ud83d", None]}
@@ -63,10 +61,6 @@ async def twice(ctx: ToolContext, order_id: str) -> Any:
     return [await ctx.interrupt("first"), await ctx.interrupt("second")]
 
 
-def app_of(*tools: Tool, answers: Sequence[Answer]) -> App:
-    return App([Agent("agent", ScriptedModel("scripted", answers), "Do it.", tools=tools)])
-
-
 def refunds(*orders: str) -> Any:
     return call(*(("refund", {"order_id": one}) for one in orders))
 
@@ -83,11 +77,6 @@ async def asked(run: RunHandle, *payloads: Any) -> Sequence[Question]:
     return waiting
 
 
-async def told(run: RunHandle) -> list[tuple[str, str]]:
-    messages = await (await run.thread()).messages()
-    return [(one.status, one.content) for message in messages for one in message.results]
-
-
 async def test_a_call_waits_and_is_made_again_with_its_answer(bench: Bench) -> None:
     asks, begun = Asks(once), []
 
@@ -100,9 +89,7 @@ async def test_a_call_waits_and_is_made_again_with_its_answer(bench: Bench) -> N
     message = call(("mail", {"order_id": "1"}), ("refund", {"order_id": "1"}))
 
     with capture_logs() as logs:
-        async with bench.serving(
-            app_of(asks.tool, mail, answers=[message, say("Done.")])
-        ) as client:
+        async with bench.serving(one_agent([asks.tool, mail], [message, say("Done.")])) as client:
             run = await client.start("agent", "go", id=fresh_id())
             (question,) = await asked(run, PAYLOAD)
 
@@ -147,14 +134,14 @@ async def test_the_answers_of_a_call_outlive_a_reset_and_a_restart(bench: Bench)
     asks = Asks(twice)
     answers = [refunds("1"), say("Done.")]
 
-    async with bench.serving(app_of(asks.tool, answers=answers)) as client:
+    async with bench.serving(one_agent([asks.tool], answers)) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await asked(run, "first")
         await run.answer("0.0", 1, by="ada")
         (second,) = await asked(run, "second")
         await run.reset(to_step=0)
         await eventually(lambda: _begun(asks, 3))
-    async with bench.serving(app_of(asks.tool, answers=answers)) as client:
+    async with bench.serving(one_agent([asks.tool], answers)) as client:
         run = client.run(run.id)
         (still,) = await asked(run, "second")
         await run.answer(second, [2], by="bob")
@@ -177,7 +164,7 @@ async def test_one_of_many_answers_counts_and_for_the_question_that_was_seen(
     async def authorize(by: str, what: Approval | Question | Action) -> bool:
         return by != "eve" and isinstance(what, Question)
 
-    async with bench.serving(app_of(asks.tool, answers=[refunds("1"), say("Done.")])) as served:
+    async with bench.serving(one_agent([asks.tool], [refunds("1"), say("Done.")])) as served:
         guarded = AgentClient(served.temporal, bench.settings, authorize=authorize)
         async with guarded as client:
             run = await client.start("agent", "go", id=fresh_id())
@@ -212,7 +199,7 @@ async def test_one_of_many_answers_counts_and_for_the_question_that_was_seen(
 async def test_a_name_that_cannot_be_stored_wedges_nothing(bench: Bench, by: str) -> None:
     asks = Asks(once)
 
-    async with bench.serving(app_of(asks.tool, answers=[refunds("1"), say("Done.")])) as client:
+    async with bench.serving(one_agent([asks.tool], [refunds("1"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (question,) = await asked(run, PAYLOAD)
         for _ in range(2):
@@ -234,7 +221,7 @@ async def test_an_answer_is_for_its_call_alone_and_for_what_was_asked(bench: Ben
     asks = Asks(quoted)
     answers = [refunds("1"), refunds("1"), say("Done.")]
 
-    async with bench.serving(app_of(asks.tool, answers=answers)) as client:
+    async with bench.serving(one_agent([asks.tool], answers)) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (first,) = await asked(run, {"price": 100})
         await run.answer(first, "yes", by="ada")
@@ -276,15 +263,15 @@ async def test_what_nobody_answers_in_time_is_not_executed_and_holds_nothing(
     both = call(("refund", {"order_id": order}), ("look_up", {}))
     answers = [both, refunds(order), say("Done.")]
 
-    async with bench.serving(app_of(asks.tool, look_up, answers=answers)) as client:
+    async with bench.serving(one_agent([asks.tool, look_up], answers)) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await run.result()
-        results, actions = await told(run), await run.actions()
+        results, actions = await replies_of(run), await run.actions()
         with pytest.raises(AnswerRefused, match="has ended: completed"):
             await run.answer("0.0", "late", by="ada")
         await run.reset(to_step=0)
         await run.result()
-        again = await told(run)
+        again = await replies_of(run)
 
     assert [status for status, _ in results] == ["error", "error", "ok"]
     assert all("not executed: nobody answered" in content for _, content in results[:2])
@@ -299,7 +286,7 @@ async def test_a_business_fact_that_waits_for_an_answer_is_left_to_whoever_asked
     order = fresh_id("order")
 
     def app() -> App:
-        return app_of(asks.tool, answers=[refunds(order), say("Done.")])
+        return one_agent([asks.tool], [refunds(order), say("Done.")])
 
     async with bench.serving(app()) as client:
         run = await client.start("agent", "go", id=fresh_id())
@@ -330,7 +317,7 @@ async def test_a_question_after_a_try_that_may_have_sent_something_goes_by_the_e
     asks = Asks(second_try, effect=Effect.IDEMPOTENT, idempotency_key="refund-{order_id}")
     order = fresh_id("order")
 
-    async with bench.serving(app_of(asks.tool, answers=[refunds(order), say("Done.")])) as client:
+    async with bench.serving(one_agent([asks.tool], [refunds(order), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (question,) = await asked(run, PAYLOAD)
         (waiting,) = await run.actions()
@@ -348,7 +335,7 @@ async def test_a_question_after_a_try_that_may_have_sent_something_goes_by_the_e
 async def test_a_stop_ends_the_wait_and_nothing_is_called_any_more(bench: Bench) -> None:
     asks = Asks(once)
 
-    async with bench.serving(app_of(asks.tool, answers=[refunds("1"), say("Done.")])) as client:
+    async with bench.serving(one_agent([asks.tool], [refunds("1"), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         (question,) = await asked(run, PAYLOAD)
         status = await run.stop()
@@ -371,7 +358,7 @@ async def test_a_gated_call_and_a_read_may_ask_too(bench: Bench) -> None:
 
     message = call(("refund", {"order_id": "1"}), ("look_up", {}))
 
-    async with bench.serving(app_of(asks.tool, look_up, answers=[message, say("Done.")])) as client:
+    async with bench.serving(one_agent([asks.tool, look_up], [message, say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await asked(run, "Which?")
         await run.answer("0.1", "this", by="ada")
@@ -381,7 +368,7 @@ async def test_a_gated_call_and_a_read_may_ask_too(bench: Bench) -> None:
         await asked(run, PAYLOAD)
         await run.answer("0.0", "go", by="bob")
         await run.result()
-        results = await told(run)
+        results = await replies_of(run)
 
     assert results == [("ok", '"go"'), ("ok", '["this",true]')]
 
@@ -408,7 +395,7 @@ async def test_only_what_lets_the_pause_through_waits(bench: Bench) -> None:
     asks = Asks(either)
 
     async with bench.serving(
-        app_of(asks.tool, answers=[refunds("1"), refunds("2"), say("Done.")])
+        one_agent([asks.tool], [refunds("1"), refunds("2"), say("Done.")])
     ) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await asked(run, PAYLOAD)
@@ -425,7 +412,7 @@ async def test_nobody_is_asked_from_a_plain_function_or_another_process(bench: B
         return ctx.interrupt("What?")
 
     message = call(("plain", {}), ("asks_elsewhere", {}))
-    ran = await bench.run(app_of(plain, asks_elsewhere, answers=[message, say("Done.")]))
+    ran = await bench.run(one_agent([plain, asks_elsewhere], [message, say("Done.")]))
 
     assert [one.status for one in ran.results] == ["error", "error"]
     assert [parse(one.content)["error"]["type"] for one in ran.results] == [

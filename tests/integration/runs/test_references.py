@@ -6,14 +6,13 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
 
-from commitline import Agent, App, Effect, Tool, tool
+from commitline import Agent, App, Effect, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.sizes import MAX_TURN
 from commitline.activities.contract.turns import CALL_MODEL
@@ -23,16 +22,11 @@ from commitline.errors import MaxStepsExceeded, ModelRejected
 from commitline.identity import Position, action_key
 
 from .bench import Bench, eventually, fresh_id, one_agent
-from .playing import Says, turn_of
+from .playing import Says, computed_app, turn_of
 
 CALLED: Counter[str] = Counter()
 
 LARGE = 5_000_000
-
-
-def app_of(answer: Callable[[ModelRequest], Completion], *tools: Tool) -> tuple[App, Says]:
-    model = Says(answer)
-    return App([Agent("agent", model, "Do it.", tools=tools)]), model
 
 
 @tool(effect=Effect.IDEMPOTENT, idempotency_key="export-{part}")
@@ -61,7 +55,7 @@ def for_turns(turns: int) -> App:
     async def act(part: int) -> str:
         return "x" * 1_000
 
-    return app_of(answer, act)[0]
+    return computed_app(answer, act)[0]
 
 
 def inputs_of(history: WorkflowHistory, activity: str) -> list[int]:
@@ -104,7 +98,7 @@ async def test_what_was_said_before_is_not_in_the_history_of_a_conversations_nex
     bench: Bench,
 ) -> None:
     thread = fresh_id("thread")
-    app, model = app_of(lambda _: say("y" * 100_000))
+    app, model = computed_app(lambda _: say("y" * 100_000))
 
     async with bench.serving(app) as client:
         await client.send(thread, "first " + "x" * 100_000, agent="agent")
@@ -210,7 +204,7 @@ async def test_a_result_limit_is_honoured_and_kept_by_the_run(bench: Bench) -> N
         made = ("export", {"part": turn, "size": 3_000}), ("look", {"part": turn, "size": 3_000})
         return call(*made) if turn < 3 else say("Done.")
 
-    app, model = app_of(answer, export, look, wait)
+    app, model = computed_app(answer, export, look, wait)
     async with limited(bench, 2_000).serving(app) as client:
         run = await client.start("agent", "go", id=fresh_id())
         assert await asyncio.to_thread(arrived.wait, 40)
@@ -346,7 +340,7 @@ async def test_a_completion_of_over_a_mebibyte_ends_its_run_at_once_and_not_the_
     def answer(request: ModelRequest) -> Completion:
         return say("x" * 1_100_000 if request.messages[-1].text == "much" else "little")
 
-    app, model = app_of(answer)
+    app, model = computed_app(answer)
     async with bench.serving(app) as client:
         with pytest.raises(ModelRejected, match=r"1,?100,?[0-9]{3} characters") as failed:
             await asyncio.wait_for(client.send(thread, "much", agent="agent"), 40)
@@ -376,7 +370,7 @@ async def test_an_answer_as_large_as_may_be_reaches_everybody_who_waits_for_it(
     def answer(request: ModelRequest) -> Completion:
         return say("x" * 1_000_000) if turn_of(request) else call(("wait", {}))
 
-    app, model = app_of(answer, wait)
+    app, model = computed_app(answer, wait)
     async with bench.serving(app) as client:
         senders = [
             asyncio.create_task(client.send(thread, "much", agent="agent", request_id="r1"))
@@ -410,7 +404,7 @@ async def test_a_large_prompt_and_large_results_go_on_in_the_next_execution(
             *[("export", {"part": 3 * turn + index, "size": 250_000}) for index in range(3)]
         )
 
-    app, _ = app_of(answer, export)
+    app, _ = computed_app(answer, export)
     async with bench.serving(app) as client:
         run = await client.start("agent", "x" * 1_500_000, id=fresh_id())
 

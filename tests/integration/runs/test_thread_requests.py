@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter
-from collections.abc import Callable
 
 import pytest
 from psycopg import AsyncConnection
 
-from commitline import Agent, App, Effect, Tool, tool
+from commitline import Effect, Tool, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.turns import CALL_MODEL
 from commitline.activities.model.model import ModelRequest
@@ -21,7 +20,7 @@ from commitline.handles.thread_request import MAX_TEXT
 from commitline.identity import thread_workflow
 
 from .bench import Bench, eventually, fresh_id, rolled_over
-from .playing import SOON, Says, Signals, asked, seen, within
+from .playing import SOON, Signals, asked, computed_app, seen, within
 
 CALLED: Counter[str] = Counter()
 
@@ -49,11 +48,6 @@ def holding(signals: Signals) -> Tool:
     return hold
 
 
-def app_of(answer: Callable[[ModelRequest], Completion], *tools: Tool) -> tuple[App, Says]:
-    model = Says(answer)
-    return App([Agent("agent", model, "Do it.", tools=tools)]), model
-
-
 async def people_said(client: AgentClient, thread: str) -> list[str]:
     messages = await client.thread(thread).messages()
     assert [one.version for one in messages] == sorted(one.version for one in messages)
@@ -65,7 +59,7 @@ async def people_said(client: AgentClient, thread: str) -> list[str]:
 
 async def test_a_request_that_is_sent_again_gets_the_reply_that_it_had(bench: Bench) -> None:
     thread = fresh_id("thread")
-    app, model = app_of(echo)
+    app, model = computed_app(echo)
 
     async with bench.serving(app) as client:
         first = await within(client.send(thread, "hello", agent="agent", request_id="r1"))
@@ -87,7 +81,7 @@ async def test_a_request_that_is_sent_again_gets_the_reply_that_it_had(bench: Be
 
 async def test_a_request_without_an_id_is_a_new_one_every_time(bench: Bench) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(echo)
+    app, _ = computed_app(echo)
 
     async with bench.serving(app) as client:
         first = await within(client.send(thread, "hello", agent="agent"))
@@ -98,7 +92,7 @@ async def test_a_request_without_an_id_is_a_new_one_every_time(bench: Bench) -> 
 
 async def test_a_request_that_two_clients_send_at_once_counts_once(bench: Bench) -> None:
     thread = fresh_id("thread")
-    app, model = app_of(echo)
+    app, model = computed_app(echo)
 
     async with (
         bench.serving(app) as client,
@@ -124,7 +118,7 @@ async def test_a_request_that_is_sent_again_while_it_is_worked_on_counts_once(
     bench: Bench, signals: Signals
 ) -> None:
     thread = fresh_id("thread")
-    app, model = app_of(holding_first, holding(signals))
+    app, model = computed_app(holding_first, holding(signals))
 
     async with (
         bench.serving(app) as client,
@@ -151,7 +145,7 @@ async def test_a_request_that_waits_behind_another_counts_once_however_often_it_
     bench: Bench, signals: Signals
 ) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(holding_first, holding(signals))
+    app, _ = computed_app(holding_first, holding(signals))
 
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "hello", agent="agent"))
@@ -172,7 +166,7 @@ async def test_a_request_that_waits_behind_another_counts_once_however_often_it_
 
 async def test_a_request_that_no_worker_has_taken_up_counts_once(bench: Bench) -> None:
     thread = fresh_id("thread")
-    app, model = app_of(echo)
+    app, model = computed_app(echo)
     early = AgentClient(bench.temporal, bench.settings)
 
     waiting = [
@@ -197,7 +191,7 @@ async def test_another_text_under_an_id_is_refused_before_and_after_its_reply(
     bench: Bench, signals: Signals
 ) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(holding_first, holding(signals))
+    app, _ = computed_app(holding_first, holding(signals))
 
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "hello", agent="agent", request_id="r1"))
@@ -218,7 +212,7 @@ async def test_another_text_under_an_id_is_refused_before_and_after_its_reply(
 
 async def test_the_same_id_in_another_conversation_is_another_request(bench: Bench) -> None:
     threads = [fresh_id("thread"), fresh_id("thread")]
-    app, model = app_of(echo)
+    app, model = computed_app(echo)
 
     async with bench.serving(app) as client:
         replies = [
@@ -232,7 +226,7 @@ async def test_the_same_id_in_another_conversation_is_another_request(bench: Ben
 
 async def test_a_text_may_have_256_kib_and_no_more(bench: Bench) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(lambda request: say(f"{len(asked(request)[-1])}"))
+    app, _ = computed_app(lambda request: say(f"{len(asked(request)[-1])}"))
 
     async with bench.serving(app) as client:
         reply = await within(client.send(thread, "é" * MAX_TEXT, agent="agent"))
@@ -256,7 +250,7 @@ async def test_any_text_reaches_the_model_as_it_was_sent(bench: Bench) -> None:
         got.append(asked(request)[-1])
         return say("ok")
 
-    app, _ = app_of(answer)
+    app, _ = computed_app(answer)
     async with bench.serving(app) as client:
         for text in texts:
             await within(client.send(thread, text, agent="agent"))
@@ -287,7 +281,7 @@ async def test_what_cannot_be_a_requests_id_is_refused_as_such(
 
 async def test_a_start_on_a_thread_is_a_run_of_the_conversation(bench: Bench) -> None:
     thread = fresh_id("thread")
-    app, model = app_of(echo)
+    app, model = computed_app(echo)
 
     async with bench.serving(app) as client:
         run = await client.start("agent", "hello", thread=thread, request_id="r1")
@@ -308,7 +302,7 @@ async def test_a_start_on_a_busy_thread_is_refused_and_its_repetition_joins(
     bench: Bench, signals: Signals
 ) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(holding_first, holding(signals))
+    app, _ = computed_app(holding_first, holding(signals))
 
     async with bench.serving(app) as client:
         run = await client.start("agent", "hello", thread=thread, request_id="r1")
@@ -331,7 +325,7 @@ async def test_a_start_on_a_busy_thread_is_refused_and_its_repetition_joins(
 
 async def test_a_start_that_was_refused_can_be_sent(bench: Bench, signals: Signals) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(holding_first, holding(signals))
+    app, _ = computed_app(holding_first, holding(signals))
 
     async with bench.serving(app) as client:
         run = await client.start("agent", "hello", thread=thread, request_id="r1")
@@ -402,7 +396,7 @@ async def test_requests_are_neither_lost_nor_doubled_over_a_continue_as_new(
             signals.release.wait(SOON)
         return fetching_first(request)
 
-    app, model = app_of(answer, fetch)
+    app, model = computed_app(answer, fetch)
     async with (
         bench.serving(app) as client,
         AgentClient(bench.temporal, bench.settings) as another,
@@ -463,7 +457,7 @@ async def test_a_request_that_comes_while_the_next_execution_opens_is_answered_o
             signals.release.wait(SOON)
         return fetching_first(request)
 
-    app, model = app_of(answer, fetch)
+    app, model = computed_app(answer, fetch)
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "much", agent="agent", request_id="r1"))
         await seen(signals.began)
@@ -501,7 +495,7 @@ async def test_a_start_is_joined_after_its_run_continued_as_new(
             signals.release.wait(SOON)
         return fetching_first(request)
 
-    app, _ = app_of(answer, fetch)
+    app, _ = computed_app(answer, fetch)
     async with bench.serving(app) as client:
         run = await client.start("agent", "much", thread=thread, request_id="r1")
         await seen(signals.began)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -35,7 +35,7 @@ from commitline.ledger import Outcome
 from commitline.workflows import RunInput
 
 from .bench import Bench, eventually, fresh_id
-from .playing import SOON, Says, Signals, asked, seen, within
+from .playing import SOON, Says, Signals, asked, computed_app, seen, within
 
 CALLED: Counter[str] = Counter()
 
@@ -76,13 +76,6 @@ def holding(signals: Signals, effect: Effect = Effect.AT_MOST_ONCE) -> Tool:
     return hold
 
 
-def app_of(
-    answer: Callable[[ModelRequest], Completion], *tools: Tool, max_steps: int = 50
-) -> tuple[App, Says]:
-    model = Says(answer)
-    return App([Agent("agent", model, "Do it.", tools=tools, max_steps=max_steps)]), model
-
-
 def outline(messages: Sequence[ThreadMessage]) -> list[tuple[int, str, str]]:
     """Return version, role and what was said, called or told, of each message."""
     return [
@@ -105,7 +98,7 @@ async def test_a_send_starts_a_run_under_the_threads_name_and_returns_the_reply(
     bench: Bench,
 ) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(charging, charge)
+    app, _ = computed_app(charging, charge)
 
     async with bench.serving(app) as client:
         reply = await within(client.send(thread, "apples", agent="agent"))
@@ -129,7 +122,7 @@ async def test_the_next_send_goes_on_with_the_conversation_in_a_run_of_its_own(
     bench: Bench,
 ) -> None:
     thread = fresh_id("thread")
-    app, model = app_of(charging, charge)
+    app, model = computed_app(charging, charge)
 
     async with bench.serving(app) as client:
         first = await within(client.send(thread, "apples", agent="agent"))
@@ -157,7 +150,7 @@ async def test_what_is_sent_meanwhile_joins_the_run_under_way_and_comes_after_it
             return call(("hold", {}))
         return charging(request) if asked(request)[-1] != "first" else echo(request)
 
-    app, _ = app_of(answer, charge, holding(signals))
+    app, _ = computed_app(answer, charge, holding(signals))
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "first", agent="agent"))
         await seen(signals.began)
@@ -195,7 +188,7 @@ async def test_many_senders_at_once_each_get_their_own_answer(
             return call(("hold", {}))
         return echo(request)
 
-    app, _ = app_of(answer, holding(signals))
+    app, _ = computed_app(answer, holding(signals))
     texts = [f"number {index}" for index in range(14)]
     # More than may wait in one run (10), for longer than the SDK itself tries again: here a second.
     hasty = await Client.connect(
@@ -225,7 +218,7 @@ async def test_a_sender_who_gives_up_waiting_is_let_go_and_the_request_is_answer
     def answer(request: ModelRequest) -> Completion:
         return call(("hold", {})) if last(request) == "user" else echo(request)
 
-    app, _ = app_of(answer, holding(signals))
+    app, _ = computed_app(answer, holding(signals))
     async with bench.serving(app) as client:
         sender = asyncio.create_task(client.send(thread, "first", agent="agent", request_id="r1"))
         await seen(signals.began)
@@ -284,7 +277,7 @@ async def test_the_agent_that_is_named_answers_though_the_last_run_is_still_clos
 
 
 async def test_a_runs_own_conversation_can_be_gone_on_with(bench: Bench) -> None:
-    app, _ = app_of(charging, charge)
+    app, _ = computed_app(charging, charge)
 
     async with bench.serving(app) as client:
         ran = await bench.start(client, "apples")
@@ -338,7 +331,7 @@ async def test_what_cannot_be_a_threads_id_is_refused_before_anything_is_written
 
 async def test_a_thread_id_of_the_greatest_length_works(bench: Bench) -> None:
     thread = fresh_id("thread").ljust(173, "x")
-    app, _ = app_of(echo)
+    app, _ = computed_app(echo)
 
     async with bench.serving(app) as client:
         reply = await within(client.send(thread, "hello", agent="agent"))
@@ -361,7 +354,7 @@ async def test_an_agent_that_nobody_serves_is_told_and_does_not_keep_its_sender(
     bench: Bench,
 ) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(echo)
+    app, _ = computed_app(echo)
 
     async with bench.serving(app) as client:
         sender = asyncio.create_task(client.send(thread, "hello", agent="nobody"))
@@ -387,7 +380,7 @@ async def test_a_thread_that_is_deleted_while_a_tool_works_stays_deleted(
     def answer(request: ModelRequest) -> Completion:
         return call(("hold", {})) if last(request) == "user" else echo(request)
 
-    app, model = app_of(answer, holding(signals))
+    app, model = computed_app(answer, holding(signals))
     async with bench.serving(app) as client:
         sender = asyncio.create_task(client.send(thread, "a secret", agent="agent"))
         await seen(signals.began)
@@ -429,7 +422,7 @@ async def test_a_thread_that_is_deleted_while_the_model_answers_gets_no_message(
         signals.release.wait(SOON)
         return echo(request)
 
-    app, _ = app_of(answer)
+    app, _ = computed_app(answer)
     async with bench.serving(app) as client:
         sender = asyncio.create_task(client.send(thread, "a secret", agent="agent"))
         await seen(signals.began)
@@ -458,7 +451,7 @@ async def test_a_request_that_fails_fails_its_sender_and_the_next_one_is_answere
             return call(("hold", {}))
         return call(("charge", {"what": f"{len(request.messages)}"}))
 
-    app, _ = app_of(answer, charge, holding(signals), max_steps=2)
+    app, _ = computed_app(answer, charge, holding(signals), max_steps=2)
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "too much", agent="agent"))
         await seen(signals.began)
@@ -492,7 +485,7 @@ async def test_a_model_that_rejects_fails_its_sender_only(bench: Bench, signals:
         signals.release.wait(SOON)
         raise ModelRejected("the content policy")
 
-    app, _ = app_of(answer)
+    app, _ = computed_app(answer)
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "bad", agent="agent"))
         await seen(signals.began)
@@ -554,7 +547,7 @@ async def test_a_stopped_runs_sender_is_told_and_the_next_send_tells_what_is_unk
             return call(("charge", {"what": "apples"}), ("hold", {}))
         return echo(request)
 
-    app, model = app_of(answer, charge, holding(signals))
+    app, model = computed_app(answer, charge, holding(signals))
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "first", agent="agent"))
         await seen(signals.began)
@@ -598,7 +591,7 @@ async def test_what_a_stopped_run_left_unknown_is_told_once_it_is_settled(
             return call(("hold", {}))
         return say(f"re: {asked(request)[-1]}"[:30])
 
-    app, model = app_of(answer, holding(signals))
+    app, model = computed_app(answer, holding(signals))
     async with bench.serving(app) as client:
         first = asyncio.create_task(client.send(thread, "first", agent="agent"))
         await seen(signals.began)
@@ -643,7 +636,7 @@ async def test_of_two_runs_from_one_version_one_commits_and_the_other_is_stale(
             signals.release.wait(SOON)
         return echo(request)
 
-    app, _ = app_of(answer)
+    app, _ = computed_app(answer)
     async with bench.serving(app) as client:
         handle = client.thread(thread)
         await handle.receive("slow", agent="agent", request_id="slow")
@@ -688,7 +681,7 @@ async def test_a_run_that_goes_on_with_a_conversation_ends_the_one_that_it_took_
         signals.release.wait(SOON)
         return "held"
 
-    app, model = app_of(answer, charge, hold)
+    app, model = computed_app(answer, charge, hold)
     async with bench.serving(app) as client:
         handle = client.thread(thread)
         first = asyncio.create_task(client.send(thread, "first", agent="agent"))
@@ -726,7 +719,7 @@ async def test_a_run_on_a_thread_whose_request_never_comes_leaves_no_trace_in_it
     bench: Bench,
 ) -> None:
     thread = fresh_id("thread")
-    app, _ = app_of(echo)
+    app, _ = computed_app(echo)
 
     async with bench.serving(app) as client:
         await within(client.send(thread, "hello", agent="agent"))
