@@ -276,11 +276,8 @@ async def test_migrating_again_does_nothing_and_keeps_what_is_there(database_url
 # This release has one migration. The next one is the tests' own; `known` is how a release of
 # that version sees the ledger's migrations.
 
-SECOND: Final = Migration(
-    2,
-    "0002_of_the_tests.sql",
-    cast("LiteralString", (Path(__file__).parent / "0002_of_the_tests.sql").read_text("utf-8")),
-)
+SECOND_SQL: Any = (Path(__file__).parent / "0002_of_the_tests.sql").read_text("utf-8")
+SECOND: Final = Migration(2, "0002_of_the_tests.sql", SECOND_SQL)
 NEXT_RELEASE: Final = [*migrations(), SECOND]
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
