@@ -19,7 +19,7 @@ from commitline.testing.proxy import TcpProxy
 _WEIGHTS: Final = {
     "kill a worker": 5,
     "freeze a worker": 3,
-    "tell a worker to go": 2,
+    "stop a worker": 2,
     "restart Postgres": 1,
     "cut the ledger off": 1,
     "freeze the ledger": 1,
@@ -90,7 +90,7 @@ class Workers:
             os.kill(process.pid, what)
 
     def thaw(self) -> None:
-        """Have all go on."""
+        """Let all workers go on."""
         for number in range(len(self._workers)):
             self.signal(number, signal.SIGCONT)
 
@@ -123,7 +123,7 @@ class Chaos:
         self._restarting = asyncio.Lock()
 
     async def rage(self, coming: Iterator[Fault], *, until: float) -> None:
-        """Inject until this time of the loop's clock; then mend everything."""
+        """Inject faults until this time of the loop's clock; then mend everything."""
         now = asyncio.get_running_loop().time
         async with asyncio.TaskGroup() as under_way:
             for fault in coming:
@@ -135,7 +135,7 @@ class Chaos:
         self.mend()
 
     def mend(self) -> None:
-        """Have everybody go on, and nothing in the way."""
+        """End every fault: workers go on, and the way to Postgres is free."""
         self._proxy.restore()
         self._proxy.thaw()
         self._proxy.delay(0)
@@ -145,7 +145,7 @@ class Chaos:
         match fault.kind:
             case "kill a worker":
                 self._workers.signal(fault.worker, signal.SIGKILL)
-            case "tell a worker to go":
+            case "stop a worker":
                 self._workers.signal(fault.worker, signal.SIGTERM)
             case "freeze a worker":
                 self._workers.signal(fault.worker, signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""The people of a soak: they decide about calls that ask, and settle what is unknown."""
+"""The people of a soak: they decide about approvals, and settle what is unknown."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class People:
         self._deciding: set[str] = set()
 
     async def decide(self) -> None:
-        """Decide about whatever asks, as its arguments say, until cancelled."""
+        """Decide about every approval, as the arguments of its call say, until cancelled."""
         async with asyncio.TaskGroup() as under_way:
             while True:
-                with suppress(CommitlineError):  # the ledger is away
+                with suppress(CommitlineError):  # the ledger is unavailable
                     for asked in await (await self._client.ledger()).approvals.list():
                         if asked.key not in self._deciding:
                             self._deciding.add(asked.key)
@@ -43,10 +43,10 @@ class People:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     async def _decide(self, asked: Approval) -> None:
-        """Decide once; who cannot reach the run looks again later."""
+        """Decide once; if the run cannot be reached, a later look tries again."""
         approve = _DECISIONS.get(json.loads(asked.args)["person"])
         if approve is None:
-            return  # it stays marked, and expires
+            return  # the person is away: it stays marked, and expires
         try:
             async with asyncio.timeout(_DECIDE_SECONDS):
                 run = self._client.run(asked.workflow_id)
@@ -58,9 +58,9 @@ class People:
             self._deciding.discard(asked.key)
 
     async def settle(self, ledger: ActionLedger, counted: Counted) -> int:
-        """Say of what is unknown what the provider says; return of how many.
+        """Settle unknown actions by what the provider counted; return how many.
 
-        Of what holds up others in their order all, else of one in two: the rest stays unknown.
+        All that hold back others of their order are settled, and half of the rest.
         """
         wanted = to_settle(await ledger.list(limit=1_000_000), await ledger.relay.list())
         for action in wanted:

@@ -14,16 +14,16 @@ from rich.text import Text
 from commitline.tests.soak.result import Result
 
 _STATES: Final = ("ok", "error", "unknown", "intent", "dispatched")
-_TOLD_EVENTS: Final = {
+_EVENTS_IN_WORDS: Final = {
     "ledger.action_taken_over": "taken over",
-    "ledger.action_found": "asked, and it had happened",
-    "ledger.action_never_happened": "asked, and it never had",
+    "ledger.action_found": "looked up: it had happened",
+    "ledger.action_never_happened": "looked up: it never happened",
     "ledger.action_parked": "parked",
     "ledger.action_replayed": "replayed from the ledger",
     "ledger.late_recorded": "recorded late",
     "ledger.late_record_fenced": "late, and fenced",
     "ledger.outcome_handed_over": "handed over to the run",
-    "ledger.unavailable": "found the ledger away",
+    "ledger.unavailable": "found the ledger unavailable",
     "tool.timed_out": "timed out",
 }
 
@@ -62,7 +62,7 @@ def _actions(result: Result) -> RenderableType:
 
 
 def _named(events: Counter[str]) -> dict[str, int]:
-    return {name: events[event] for event, name in _TOLD_EVENTS.items() if events[event]}
+    return {name: events[event] for event, name in _EVENTS_IN_WORDS.items() if events[event]}
 
 
 def _listed(counts: Mapping[str, int]) -> str:
