@@ -8,8 +8,8 @@ A call that meets a transient failure (a cut connection, a deadlock, a restart) 
 until its deadline. That is safe because of the claim token: a claim that finds its own token
 goes on, and a record that finds itself recorded returns what stands.
 
-`claim` has how a claim goes through the rows that it finds, `outcome` what is written with an
-outcome.
+How a claim goes through the rows that it finds is in `claim`, how an outcome is written in
+`outcome`.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class ActionLedger(LedgerCalls):
             claim: The claim that dispatched it.
             reason: Why it is unknown, for the person who settles it.
             over: Whether the call has ended. If it may go on (in a thread), its lease stays,
-                and nobody may settle the row before that has run out.
+                and no person may settle the row before that has run out.
             failures: Tries that the tool has failed so far, this one included.
 
         Raises:
@@ -306,7 +306,7 @@ class ActionLedger(LedgerCalls):
         newest_first: bool = False,
         limit: int = 1000,
     ) -> Sequence[Action]:
-        """Return actions of one run, or of all: the first ``limit`` in the order asked for.
+        """Return actions of one run, or of all: the first ``limit`` in the given order.
 
         Safe to repeat; it only reads.
         """

@@ -198,7 +198,7 @@ class ApprovalLedger(LedgerCalls):
             await execute(connection, "expire_approval", key=key)
             found = await fetch(connection, Approval, "get_approval", key=key)
             if found is None:
-                raise ApprovalRefused(f"nothing was asked about {key}")
+                raise ApprovalRefused(f"no approval of {key} was requested")
             earlier = (found.decision, found.decided_by, found.edited_args)
             if earlier == (decision, by, edited_args):
                 return found
@@ -223,7 +223,7 @@ def check_same_call(found: Approval, tool: str, requested_digest: str) -> None:
     """
     if found.tool != tool or found.requested_digest != requested_digest:
         raise PlanDivergence(
-            f"{found.key} was asked about as {found.tool} with {found.args}; "
+            f"the approval of {found.key} was requested for {found.tool} with {found.args}; "
             f"the plan has {tool} with other arguments there"
         )
 

@@ -211,8 +211,8 @@ class _Claimant:
         if standing is Standing.PERHAPS_UNDONE:
             return AlreadyDone(await self._insert_settled(perhaps_undone(holder)))
         if question is not None and question.state == "waiting" and verdict in FORWARD:
-            # The answer may take days: too long to wait here. And the call that a person is asked
-            # about is carried out by the action that raised the question, or not at all.
+            # The answer may take days: too long to wait here. And the answer is for the call that
+            # raised the question: that one is carried out, or none.
             return AlreadyDone(await self._insert_settled(waits_for_answer(question)))
         claim = await self._act_on(holder, verdict)
         if isinstance(claim, AlreadyDone | Parked):
@@ -333,8 +333,8 @@ class _Claimant:
         """Lock the holder's questions; return the one that has no answer."""
         if holder.status == "done" or holder.parked:
             return None
-        asked = await fetch_all(self._connection, Question, "lock_questions", key=holder.key)
-        return next((question for question in asked if question.answer is None), None)
+        questions = await fetch_all(self._connection, Question, "lock_questions", key=holder.key)
+        return next((question for question in questions if question.answer is None), None)
 
     async def _will_be_sent(self, intent: Action) -> bool:
         run = await fetch(self._connection, Run, "get_run", run_key=intent.run_key)

@@ -141,11 +141,11 @@ def why_parked(found: Action, *, lookup_only: bool = False) -> str:
     """Return why a row that `take_over` parks is not sent again."""
     lost = "an earlier attempt was lost after it was dispatched"
     if lookup_only:
-        return f"{lost}, its run is over, and {found.tool} cannot be asked what became of it"
+        return f"{lost}, its run is over, and {found.tool} has no lookup"
     if found.effect is Effect.IDEMPOTENT:
         return f"{lost}, and the downstream system remembers its key only for {found.key_ttl}"
     if found.effect is Effect.LOOKUP:
-        return f"{lost}, and this worker cannot ask the downstream system about {found.tool}"
+        return f"{lost}, and this worker has no lookup for {found.tool}"
     return f"{lost}, and {found.tool} must not be sent twice"
 
 

@@ -2,9 +2,9 @@
 
 ``asyncio.wait_for`` waits until the work has taken its cancellation, and a driver on a
 frozen connection may never do so. Here the caller goes on at the deadline, whatever the
-work does. The other way round, a cancelled caller does not tear a statement apart: what is
-under way is seen through, within the same deadline, and then the cancellation goes on. So
-whoever is cancelled knows whether the statement took effect.
+work does. The other way round, a cancelled caller does not tear a statement apart: the statement
+is brought to its end, within the same deadline, and then the cancellation goes on. So a cancelled
+caller knows whether the statement took effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
     """Return the work's result, or raise its error, within ``seconds``.
 
     Raises:
-        TimeoutError: The deadline passed. The work is told to stop and left behind.
+        TimeoutError: The deadline passed. The work is cancelled and left behind.
         asyncio.CancelledError: The caller was cancelled, after the work ended.
     """
     loop = asyncio.get_running_loop()
@@ -43,6 +43,6 @@ async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
-    """Take the error of a task that nobody waits for any more."""
+    """Take the error of a task that no caller waits for any more."""
     if not task.cancelled():
         task.exception()

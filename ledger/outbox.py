@@ -84,7 +84,7 @@ def intend(
     """Have a tool called once the caller's transaction has committed; never if it does not.
 
     Safe to repeat where the call has a key from the domain, its tool's or ``idempotency_key``:
-    the key makes it one action, whoever intends it. Without one each call is a new action.
+    the key makes it one action, from however many callers. Without one each call is a new action.
 
     The key is locked until the transaction ends: other calls for the same business fact wait for
     it. So is ``order_key``.

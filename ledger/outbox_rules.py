@@ -97,12 +97,7 @@ class Intent:
         idempotency_key: str | None,
         order_key: str | None,
     ) -> None:
-        if tool.effect is Effect.READ:
-            raise IntentRefused(f"the tool {tool.name!r} is a READ: there is nothing to intend")
-        if tool.gated:
-            raise IntentRefused(f"the tool {tool.name!r} is approved by a person, in a run")
-        if tool.state is not None:
-            raise IntentRefused(f"the tool {tool.name!r} takes a state, which only a run has")
+        _check_tool(tool)
         self._tool = tool.name
         try:
             self._args = tool.effective(dict(args))
@@ -118,23 +113,16 @@ class Intent:
             raise InvalidArguments(
                 f"{tool.name}: {len(self._args)} characters of arguments are over {MAX_ARGUMENTS}"
             )
-        number = str(uuid.uuid4())
-        alone = action_key(RunKey(f"{OUTBOX}/{number}"), OUTBOX_POSITION)
         self.text = dumps(
             {
-                "tool": tool.name,
+                **_declared(tool),
+                **_identity(),
                 "args": self._args,
-                "effect": tool.effect.value,
-                "key_ttl": None if tool.key_ttl is None else tool.key_ttl.total_seconds(),
                 "requested_digest": digest(dict(args)),
                 "effective_digest": sameness,
                 "domain_key": self._domain_key,
                 "undoes_domain_key": undoes,
-                "compensator": None if tool.compensate is None else tool.compensate.name,
                 "order_key": None if order_key is None else _check_order_key(order_key),
-                # Of a call without a key from the domain: this row alone is its identity.
-                "id": number,
-                "idempotency_key": default_idempotency_key(alone),
                 "never_sent": NEVER_SENT.result,
             }
         )
@@ -164,6 +152,32 @@ class Intent:
                 existing=key,
             )
         return ActionKey(key)
+
+
+def _check_tool(tool: IntendedTool) -> None:
+    if tool.effect is Effect.READ:
+        raise IntentRefused(f"the tool {tool.name!r} is a READ: there is nothing to intend")
+    if tool.gated:
+        raise IntentRefused(f"the tool {tool.name!r} is approved by a person, in a run")
+    if tool.state is not None:
+        raise IntentRefused(f"the tool {tool.name!r} takes a state, which only a run has")
+
+
+def _declared(tool: IntendedTool) -> dict[str, Json]:
+    """Return what the tool declares of its calls."""
+    return {
+        "tool": tool.name,
+        "effect": tool.effect.value,
+        "key_ttl": None if tool.key_ttl is None else tool.key_ttl.total_seconds(),
+        "compensator": None if tool.compensate is None else tool.compensate.name,
+    }
+
+
+def _identity() -> dict[str, Json]:
+    """Return the identity of a call without a key from the domain: its row alone has it."""
+    number = str(uuid.uuid4())
+    alone = action_key(RunKey(f"{OUTBOX}/{number}"), OUTBOX_POSITION)
+    return {"id": number, "idempotency_key": default_idempotency_key(alone)}
 
 
 def _check_order_key(order_key: str) -> str:

@@ -42,9 +42,9 @@ def judge_settlement(key: ActionKey, found: Action | None, word: Outcome) -> Act
 def raise_if_conflict(found: Action) -> None:
     """Refuse again what was refused: a conflict is kept as its own row, with its message.
 
-    Known by its shape, not by the name of an error, which a tool may choose: it names the
-    action that stands, had no effect, and was never unknown until somebody decided it, or its
-    own attempt told late.
+    It is known by its shape, not by the name of its error, which a tool may choose: it names the
+    action that stands, had no effect, and was never unknown: no person has settled it, and no
+    late record.
     """
     refused = found.outcome == "error" and not found.effect_possible
     settled = found.decided_by is not None or found.settled_at is not None

@@ -38,8 +38,8 @@ def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
         open=False,
         name="commitline",
         configure=_configure,
-        # After a failure it waits twice as long each time, until this. Whoever asks next makes
-        # it try anew, so it had better give up soon: a long outage is over when it is over.
+        # After a failure the pool waits twice as long each time, up to this time. Then it gives
+        # up, and the next caller makes it try again: so it finds the end of an outage soon.
         reconnect_timeout=1.0,
         kwargs={
             **timeouts,

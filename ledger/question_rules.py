@@ -1,14 +1,15 @@
 """What a call asks a person midway (`interrupt`), and which answer counts for it.
 
-the call raises                             and
----------------                             ---
-a question for the first time               waits
-the same again, carried out once more:
-it waits                                  waits
-it is answered                            gets that answer
-it has expired                            is not carried out
-another question than before                raises that one, and all that came after it anew:
-an answer counts for what its person read
+An answer counts for what its person read: for the same words, and a payload of the same meaning.
+
+    the call raises                             and
+    ---------------                             ---
+    a question for the first time               waits
+    the same again, carried out once more:
+      it waits                                  waits
+      it is answered                            gets that answer
+      it has expired                            is not carried out
+    another question than before                raises it, and later ones are raised again, too
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..identity import ActionKey, Position, RunKey, action_key
 from .records import Outcome
 
 EXPIRED: Final = "AnswerExpired"
-"""The kind of the error that a call ends with whose question nobody answered in time."""
+"""The kind of the error with which a call ends whose question was not answered in time."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from .run_records import Run
 from .run_rules import may_raise_question
 
 _RUN_ENDED: Final = (
-    "its run ended while it asked a person, and an earlier attempt may have happened"
+    "its run ended while its question waited, and an earlier attempt may have happened"
 )
 _NOT_ANSWERED: Final = "an earlier attempt may have happened, and nobody answered its question"
 
@@ -148,7 +148,7 @@ class QuestionLedger(LedgerCalls):
                 return answered
             found = await fetch(connection, Question, "get_question", **at)
             if found is None:
-                raise AnswerRefused(f"{key} has asked no question {number}")
+                raise AnswerRefused(f"{key} has raised no question {number}")
             if (found.answer, found.answered_by) == (answer, by):
                 return found
             raise AnswerRefused(_why_not(found))
@@ -232,5 +232,5 @@ def _why_not(found: Question) -> str:
         case "expired":
             return f"{of} has expired at {found.expires_at}; the call was not carried out"
         case "replaced":
-            return f"{of} is asked no more: the call, carried out again, asked something else"
+            return f"{of} was replaced: the call, carried out again, raised another question"
     return f"the run of {found.key} acts no more"

@@ -142,9 +142,8 @@ class RelayLedger(LedgerCalls):
             can_look_up: Whether a relay could look up what it left dispatched; if not, that is
                 left to a person at once.
         """
-        reason = (
-            f"its workflow has ended ({workflow_status}), and nobody can ask what became of this"
-        )
+        ended = f"its workflow has ended ({workflow_status})"
+        reason = f"{ended}, and no worker can look up what became of this"
 
         async def work(connection: Connection) -> bool:
             async with connection.transaction():

@@ -30,7 +30,7 @@ def may_start(run: Run, request: ActionRequest) -> bool:
         Fenced: Another workflow carries it out by now.
     """
     if request.lookup_only:
-        raise RunNotRunning(f"{request.key} is only asked about, and was never sent")
+        raise RunNotRunning(f"{request.key} is only looked up, and was never sent")
     match request.purpose:
         case "undo":
             return run.state == "undoing" or run.undo_ended_at is not None

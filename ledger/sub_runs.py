@@ -84,7 +84,7 @@ class SubRunLedger(LedgerCalls):
         """
         parent = parent_of(run_key)
         assert parent is not None, "a sub-agent's run has one"
-        given = {
+        new = {
             "run_key": run_key,
             "workflow_id": workflow_id,
             "agent": agent,
@@ -101,15 +101,13 @@ class SubRunLedger(LedgerCalls):
                 check_ancestors(line, parent, by)
                 run = await fetch(connection, Run, "lock_sub_run", run_key=run_key)
                 if run is None:
-                    await execute(connection, "insert_sub_run", **given)
+                    await execute(connection, "insert_sub_run", **new)
                     return None
                 check_sub_run(run, workflow_id, input_digest, attempt_at)
                 if run.workflow_id in (workflow_id, ended):
-                    await execute(connection, "assign_sub_run", **given)
+                    await execute(connection, "assign_sub_run", **new)
                     return None
-                below = await fetch_all(connection, Run, "runs_below", run_key=run_key)
-                keys = [run_key, *(one.run_key for one in below)]
-                await execute(connection, "unassign_sub_runs", run_keys=keys, attempt_at=attempt_at)
+                await _unassign(connection, run_key, attempt_at)
                 return run.workflow_id
 
         return await self._call(work)
@@ -160,3 +158,10 @@ class SubRunLedger(LedgerCalls):
         return await self._fetch_all(
             Action, "list_actions_of_tree", run_key=run_key, only_parked=only_parked, limit=limit
         )
+
+
+async def _unassign(connection: Connection, run_key: RunKey, attempt_at: datetime) -> None:
+    """Take a run, and the runs below it, from the workflows that own them."""
+    below = await fetch_all(connection, Run, "runs_below", run_key=run_key)
+    keys = [run_key, *(one.run_key for one in below)]
+    await execute(connection, "unassign_sub_runs", run_keys=keys, attempt_at=attempt_at)

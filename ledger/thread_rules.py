@@ -1,4 +1,4 @@
-"""The rules of conversations: which may be written, and which turns may be taken back.
+"""The rules of conversations: which may be written, and which turns a fork may take back.
 
 Pure functions over rows.
 """

@@ -275,8 +275,8 @@ class ThreadLedger(LedgerCalls):
     async def fork(self, run_key: RunKey, step: int) -> int:
         """Open a run's next epoch: from this model turn on it goes another way.
 
-        What the conversation has from there on is taken back (kept, and no part of it any
-        more), and so is its state. What it did stands. Safe to repeat until the run has gone on.
+        The messages from there on leave the conversation (they stay in the table), and so does
+        the state. What the run did stands. Safe to repeat until the run has gone on.
 
         Returns:
             The epoch.

@@ -1,4 +1,4 @@
--- Named queries of a claim, in the order in which a claim may come to them.
+-- Named queries of a claim, in the order of its story; see `claim.py`.
 -- A line `-- name: purpose` starts each query; parameters are always bound.
 
 -- claim_new: the common case in one statement: the run is running, the action is new, its domain

@@ -18,7 +18,7 @@ returning key;
 
 -- record_late: the same for every other action, also one that was parked meanwhile. An attempt
 -- that lost its claim may still record that the call succeeded, once no later attempt is at work:
--- that is true whoever holds the claim.
+-- that is true even if another attempt holds the claim.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, state_changes = %(state_changes)s::json,

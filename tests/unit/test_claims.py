@@ -161,7 +161,7 @@ def test_a_lost_attempt_is_repeated_only_where_the_key_still_counts(
     ("effect", "reason"),
     [
         (Effect.IDEMPOTENT, "the downstream system remembers its key only for 1 day, 0:00:00"),
-        (Effect.LOOKUP, "this worker cannot ask the downstream system about charge_card"),
+        (Effect.LOOKUP, "this worker has no lookup for charge_card"),
         (Effect.AT_MOST_ONCE, "charge_card must not be sent twice"),
     ],
 )

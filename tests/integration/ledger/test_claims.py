@@ -188,7 +188,7 @@ async def test_a_takeover_keeps_the_time_from_which_the_provider_may_know_the_ke
         (
             Effect.LOOKUP,
             None,
-            f"{LOST}, and this worker cannot ask the downstream system about charge_card",
+            f"{LOST}, and this worker has no lookup for charge_card",
         ),
         (Effect.AT_MOST_ONCE, None, f"{LOST}, and charge_card must not be sent twice"),
     ],

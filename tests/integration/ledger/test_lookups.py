@@ -117,7 +117,7 @@ async def test_who_cannot_ask_parks_it_also_after_another_one_asked(ledger: Acti
 
     assert isinstance(claim, Parked)
     assert claim.action.parked_reason is not None
-    assert claim.action.parked_reason.endswith("cannot ask the downstream system about ship")
+    assert claim.action.parked_reason.endswith("has no lookup for ship")
 
 
 async def test_a_business_fact_whose_attempt_died_is_asked_about_by_who_wants_it_next(

@@ -454,7 +454,7 @@ async def test_an_approval_is_for_one_call_alone(bench: Bench) -> None:
 
     check_same_call(asked, "refund", asked.requested_digest)
     for other in (("charge", asked.requested_digest), ("refund", "another")):
-        with pytest.raises(CommitlineError, match="was asked about as refund"):
+        with pytest.raises(CommitlineError, match="was requested for refund"):
             check_same_call(asked, *other)
 
 

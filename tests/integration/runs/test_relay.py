@@ -79,7 +79,7 @@ async def test_what_a_terminated_run_left_is_asked_about_resent_or_parked(bench:
     assert actions["look"].result == '"found"'
     assert actions["resend"].result == '"sent again"'
     assert actions["ask_only"].state == "unknown"
-    assert "cannot be asked" in (actions["ask_only"].parked_reason or "")
+    assert "has no lookup" in (actions["ask_only"].parked_reason or "")
     assert bank.calls.count("ask_only") == bank.calls.count("look") == 1
     assert [(one.run_key, one.workflow_status, one.stands, one.unknown) for one in gone] == [
         (key, "terminated", 2, 1)
