@@ -64,7 +64,7 @@ class RecordTurn:
     completion: Completion
     final: bool = False
     """The completion is the reply to the request, or to the prompt."""
-    noticed: list[str] = field(default_factory=list)
+    notified: list[str] = field(default_factory=list)
     """The actions of which the new messages say that they are settled."""
     request_id: str | None = None
     request_at: int | None = None

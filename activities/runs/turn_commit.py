@@ -53,7 +53,7 @@ async def commit_turn(threads: ThreadLedger, turn: RecordTurn) -> TurnResult:
             _new_messages(turn),
             input_tokens=completion.usage.input_tokens,
             output_tokens=completion.usage.output_tokens,
-            notified=turn.noticed,
+            notified=turn.notified,
             replies_to=turn.request_id if turn.final else None,
             reply=to_text(_reply(turn)) if turn.final and turn.request_id is not None else None,
             state=turn.state,

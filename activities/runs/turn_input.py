@@ -77,7 +77,7 @@ class TurnInput:
             epoch,
             messages,
             Completion(),
-            noticed=[action.key for action in found.settled],
+            notified=[action.key for action in found.settled],
             request_id=request.request_id,
             request_at=request_at,
             request_step=request.request_step,
