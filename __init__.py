@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         StillInProgress,
         ToolRefused,
     )
+    from .handles.any_run import RunStatus
     from .handles.plan import PlanHandle
-    from .handles.run import RunStatus
     from .handles.thread import RunHandle, ThreadHandle
     from .handles.thread_message import ThreadMessage
     from .ledger import Action, ActionLedger, Effect, intend
@@ -102,7 +102,7 @@ _HOMES = {
     "Reducer": ".activities.app",
     "RunHandle": ".handles.thread",
     "RunResult": ".workflows",
-    "RunStatus": ".handles.run",
+    "RunStatus": ".handles.any_run",
     "ScriptedModel": ".activities.model",
     "State": ".activities.app",
     "StillInProgress": ".errors",
@@ -121,6 +121,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    from .exports import find
+    from .lazy_exports import find
 
     return find(__name__, _HOMES, name)

@@ -33,11 +33,11 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from .activities.app.action_state import ACTION_STATE, action_state
+from .activities.app.action_state_tool import ACTION_STATE, action_state
 from .activities.app.app import App, Hook
-from .activities.guard.guarded import Guarded
 from .activities.guard.guarded_tool import GuardedTool, tool_activity
 from .activities.guard.interceptor import GuardInterceptor
+from .activities.guard.protocols import Guarded
 from .activities.runner.bounded_call import Raised, Returned, call_within
 from .activities.runner.tool_runner import ToolRunner
 from .activities.runs.action_state import action_state_activity

@@ -96,7 +96,7 @@ def stop(
     from temporalio.client import WorkflowExecutionStatus
 
     from ..client import AgentClient
-    from ..handles.run import RunStatus
+    from ..handles.any_run import RunStatus
     from ..identity import check_any_workflow_id
     from ..ledger import Action, UndoReport
     from ..operating import console, runs

@@ -14,8 +14,8 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.contract.approvals import Decide
+from ..activities.contract.encoding import pack
 from ..activities.contract.questions import Answer
-from ..activities.contract.wire import pack
 from ..activities.model.model import over_limit
 from ..canonical import dumps, storable
 from ..errors import AnswerRefused, ApprovalRefused, InvalidArguments

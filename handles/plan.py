@@ -6,7 +6,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
 from ..workflows import PlanResult
-from .run import AnyRun
+from .any_run import AnyRun
 from .temporal_failure import ended_badly, refused
 
 

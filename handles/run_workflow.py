@@ -21,7 +21,7 @@ from temporalio.client import (
 from temporalio.common import RawValue
 from temporalio.service import RPCError
 
-from ..activities.contract.wire import unpack
+from ..activities.contract.encoding import unpack
 from ..canonical import scrub
 from ..errors import RunFailed
 from ..identity import RunKey, run_key

@@ -13,7 +13,7 @@ from temporalio.common import RawValue, RetryPolicy, WorkflowIDConflictPolicy, W
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from ..activities.contract.wire import pack
+from ..activities.contract.encoding import pack
 from ..canonical import scrub
 from ..errors import RunInputConflict, ThreadBusy
 from ..workflows import AGENT_RUN, PLAN_RUN, PlanInput, RunInput

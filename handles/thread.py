@@ -14,11 +14,11 @@ from temporalio.service import RPCError
 from ..activities.app.state import State
 from ..activities.app.state_model import read_state
 from ..activities.contract.conversation import RunResult
-from ..activities.contract.wire import from_text
+from ..activities.contract.encoding import from_text
 from ..identity import THREAD_PREFIX, parent_of, thread_workflow
 from ..ledger import Request, ThreadLedger
+from .any_run import AnyRun
 from .connection import Connection
-from .run import AnyRun
 from .temporal_failure import ended_badly, refused
 from .thread_message import ThreadMessage
 from .thread_request import ThreadRequests

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from ..activities.contract.conversation import Message, ToolCall, ToolResult, Usage
-from ..activities.contract.wire import from_text
+from ..activities.contract.encoding import from_text
 from ..identity import RunKey
 from ..ledger import StoredMessage
 from ..ledger.thread_records import MessageRole

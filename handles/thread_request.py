@@ -24,7 +24,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.contract.conversation import Message, RunResult
-from ..activities.contract.wire import from_text, pack, to_text
+from ..activities.contract.encoding import from_text, pack, to_text
 from ..errors import (
     CommitlineError,
     ConversationTooLarge,

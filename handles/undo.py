@@ -16,8 +16,8 @@ from temporalio.client import (
 from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
+from ..activities.contract.encoding import pack, unpack
 from ..activities.contract.undo import UndoRequest
-from ..activities.contract.wire import pack, unpack
 from ..canonical import scrub
 from ..errors import UndoRefused
 from ..identity import RunKey, undo_workflow

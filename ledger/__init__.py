@@ -140,6 +140,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    from ..exports import find
+    from ..lazy_exports import find
 
     return find(__name__, _HOMES, name)

@@ -18,11 +18,7 @@ from ..errors import (
     InvalidArguments,
     InvalidIdempotencyKey,
 )
-from ..idempotency_key import (
-    MAX_IDEMPOTENCY_KEY,
-    check_idempotency_key,
-    default_idempotency_key,
-)
+from ..idempotency_key import MAX_IDEMPOTENCY_KEY, check_idempotency_key, default_idempotency_key
 from ..identity import OUTBOX, OUTBOX_POSITION, ActionKey, RunKey, action_key
 from .codec import error_text
 from .records import NEVER_SENT, Effect

@@ -21,15 +21,7 @@ from psycopg.rows import dict_row
 
 from ..errors import RequestConflict, RunNotRunning, ThreadDeleted, ThreadNotFound
 from ..identity import Position, RunKey
-from .calls import (
-    Connection,
-    LedgerCalls,
-    execute,
-    fetch,
-    fetch_all,
-    fetch_each,
-    fetch_row,
-)
+from .calls import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_each, fetch_row
 from .forks import fork_run
 from .records import Action
 from .rows import read, record_row

@@ -33,8 +33,8 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.action_header import HEADER, ActionHeader, requested_digest
     from ..activities.contract.activity_failure import as_failure
     from ..activities.contract.deadlines import CallLimits
+    from ..activities.contract.encoding import pack, unpack
     from ..activities.contract.spec import RESERVED_PREFIX
-    from ..activities.contract.wire import pack, unpack
     from ..errors import InvalidRunId
     from ..identity import Position, RunKey, run_key
 

@@ -19,7 +19,7 @@ from temporalio.exceptions import TimeoutError as TimedOutError
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import NOT_STARTED, as_failure
     from ..activities.contract.deadlines import CallLimits
-    from ..activities.contract.wire import pack
+    from ..activities.contract.encoding import pack
     from ..errors import CommitlineError
 
 T = TypeVar("T")

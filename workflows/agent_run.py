@@ -27,8 +27,8 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.conversation import RunResult
+    from ..activities.contract.encoding import pack, unpack
     from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
-    from ..activities.contract.wire import pack, unpack
     from ..canonical import scrub
     from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
     from .action_headers import this_run

@@ -19,9 +19,9 @@ from temporalio.exceptions import (
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.approvals import DECIDE, Decide
+    from ..activities.contract.encoding import pack, unpack
     from ..activities.contract.questions import ANSWER, Answer
     from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
-    from ..activities.contract.wire import pack, unpack
     from ..canonical import scrub
     from ..errors import RunDeadlineExceeded, ScheduleUnsupported
     from ..ledger.undo_rules import UndoReport

@@ -20,6 +20,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.encoding import pack, to_text, unpack
     from ..activities.contract.plans import (
         OPEN_PLAN,
         OpenPlan,
@@ -33,7 +34,6 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.reply import Reply
     from ..activities.contract.sizes import result_share
     from ..activities.contract.spec import ToolSpec
-    from ..activities.contract.wire import pack, to_text, unpack
     from ..canonical import Json, dumps, scrub
     from ..errors import PlanFailed, UnrepresentableValue
     from ..identity import Position, position

@@ -14,6 +14,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.encoding import raw_text, unpack
     from ..activities.contract.relay import (
         CLOSE_GONE_RUNS,
         FINISH_SETTLEMENT,
@@ -25,7 +26,6 @@ with workflow.unsafe.imports_passed_through():
         SettlementPlan,
     )
     from ..activities.contract.undo import UndoStep
-    from ..activities.contract.wire import raw_text, unpack
     from ..canonical import parse, scrub
     from ..identity import ActionKey
     from .activity_calls import run_ledger_activity, run_relay_activity

@@ -14,6 +14,7 @@ from temporalio.common import RawValue
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.action_header import ActionHeader
     from ..activities.contract.deadlines import CallLimits
+    from ..activities.contract.encoding import pack_text, unpack
     from ..activities.contract.outcomes import (
         RECORD_OUTCOME,
         SETTLE_TIMED_OUT,
@@ -23,7 +24,6 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.reply import Reply
     from ..activities.contract.sizes import MAX_CONTENT
     from ..activities.contract.undo import UndoStep
-    from ..activities.contract.wire import pack_text, unpack
     from ..activities.replies import call_reply
     from ..identity import ActionKey, Position, action_key
     from .action_headers import Surroundings, surroundings

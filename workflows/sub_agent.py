@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import passed_on
     from ..activities.contract.conversation import RunResult
     from ..activities.contract.deadlines import UNSET, RunLimits
+    from ..activities.contract.encoding import pack, unpack
     from ..activities.contract.reply import Reply
     from ..activities.contract.spec import ToolSpec
     from ..activities.contract.sub_agents import (
@@ -40,7 +41,6 @@ with workflow.unsafe.imports_passed_through():
         EndSubAgent,
         prompt_in,
     )
-    from ..activities.contract.wire import pack, unpack
     from ..activities.replies import call_reply
     from ..canonical import scrub
     from ..errors import InvalidArguments, PlanDivergence

@@ -16,10 +16,10 @@ from temporalio.common import RawValue
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.approvals import CHECK_APPROVAL, ApprovalState, CheckApproval
     from ..activities.contract.deadlines import RunLimits
+    from ..activities.contract.encoding import pack_text, unpack
     from ..activities.contract.questions import CHECK_QUESTION, CheckQuestion, QuestionState
     from ..activities.contract.reply import CallQuestion, Reply
     from ..activities.contract.spec import ToolSpec
-    from ..activities.contract.wire import pack_text, unpack
     from ..canonical import digest, dumps, parse, scrub
     from ..identity import Position, action_key
     from ..ledger.records import Effect

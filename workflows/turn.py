@@ -20,12 +20,12 @@ with workflow.unsafe.imports_passed_through():
         ToolCall,
         ToolResult,
     )
+    from ..activities.contract.encoding import pack_text, to_text, unpack
     from ..activities.contract.final_result import FINAL_RESULT, OUTPUT_REQUEST
     from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
     from ..activities.contract.sizes import changes_share, result_share
     from ..activities.contract.spec import AgentSpec
     from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, TurnResult
-    from ..activities.contract.wire import pack_text, to_text, unpack
     from ..activities.replies import call_reply
     from ..activities.replies.reply_content import content_text
     from ..canonical import scrub

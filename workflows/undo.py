@@ -16,6 +16,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import ErrorFields
+    from ..activities.contract.encoding import unpack
     from ..activities.contract.undo import (
         BEGIN_UNDO,
         FINISH_UNDO,
@@ -27,7 +28,6 @@ with workflow.unsafe.imports_passed_through():
         UndoPlan,
         UndoStep,
     )
-    from ..activities.contract.wire import unpack
     from ..canonical import scrub
     from ..identity import ActionKey, RunKey, split_action_key
     from ..ledger.undo_rules import UndoReport

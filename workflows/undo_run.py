@@ -13,8 +13,8 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.encoding import pack, unpack
     from ..activities.contract.undo import UndoRequest
-    from ..activities.contract.wire import pack, unpack
     from ..ledger.undo_rules import UndoReport
     from .activity_calls import despite_cancellation
     from .progress import Progress

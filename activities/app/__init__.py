@@ -2,7 +2,7 @@
 
 from .agent import Agent, AgentTool
 from .app import App
-from .lookup import NEVER_HAPPENED, NeverHappened
+from .never_happened import NEVER_HAPPENED, NeverHappened
 from .plan import Plan, Step, result_of, step
 from .state import Reducer, State
 from .tool import Tool

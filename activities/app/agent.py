@@ -21,7 +21,7 @@ from ..contract.sizes import MAX_CONTENT
 from ..contract.spec import AgentSpec, ToolSpec
 from ..contract.sub_agents import PROMPT
 from ..model.model import Model
-from .action_state import ACTION_STATE, action_state
+from .action_state_tool import ACTION_STATE, action_state
 from .output_type import OutputType
 from .state import State
 from .state_model import check_state_model

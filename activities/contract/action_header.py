@@ -18,7 +18,7 @@ from ...canonical import digest, parse
 from ...errors import MissingActionHeader, UnrepresentableValue
 from ...identity import ActionKey, Position, RunKey
 from ...ledger.records import Purpose
-from .wire import pack, unpack
+from .encoding import pack, unpack
 
 HEADER: Final = "commitline-action"
 

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeAlias
 from ...canonical import Json, digest, parse
 from ...identity import RunKey
 from .deadlines import RunLimits
+from .encoding import to_text
 from .sizes import MAX_CONTENT
 from .spec import ToolSpec
-from .wire import to_text
 
 Path: TypeAlias = list[str | int]
 """The way into JSON data: keys of objects, indexes of lists."""

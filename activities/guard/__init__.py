@@ -14,6 +14,6 @@ Read it in this order:
     read_attempt      the same story for a READ, which has no row
     ledger_write      a write that must finish although the call is cancelled or Postgres is away
 
-What differs between an agent's tool and anybody's activity is behind the protocols of `guarded`,
+What differs between an agent's tool and anybody's activity is behind the protocols in `protocols`,
 which `guarded_tool` and `guarded_activity` implement.
 """

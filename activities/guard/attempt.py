@@ -39,17 +39,17 @@ from ...ledger import (
     Parked,
     Question,
 )
-from ..app.lookup import NEVER_HAPPENED
+from ..app.never_happened import NEVER_HAPPENED
 from ..app.tool_failure import FailureKind, ToolFailure
 from ..contract.activity_failure import again
 from ..contract.outcomes import Unrecorded
 from ..runner.bounded_call import Returned
-from .call import GuardedCall
-from .claim import Claims
+from .claim_request import Prepared, RequestReader
+from .claims import Claims
+from .guarded_call import GuardedCall
 from .invocation import Invocation, Invoke, failure_of
 from .outcome import Stopped, Unknown, outcome_of
 from .read_attempt import ReadAttempt
-from .request import Prepared, RequestReader
 from .retry import delay_after, time_for
 from .row import ClaimedRow, Ended
 

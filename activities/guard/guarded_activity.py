@@ -51,7 +51,7 @@ _PAYLOAD: Final = "$payload"
 
 
 class GuardedActivity:
-    """An activity function as the guard sees it (`guarded.Guarded`).
+    """An activity function as the guard sees it (`protocols.Guarded`).
 
     Args:
         function: Under ``@activity.defn``; a method is given bound to its object.
@@ -185,7 +185,7 @@ class GuardedActivity:
 
 
 class _Replies:
-    """See `guarded.Replies`: the result's payload, or a failure whose ``type`` says which."""
+    """See `protocols.Replies`: the result's payload, or a failure whose ``type`` says which."""
 
     def __init__(self, *, final: bool) -> None:
         self._final = final
@@ -193,18 +193,18 @@ class _Replies:
     def done(
         self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
     ) -> RawValue:
-        """See `guarded.Replies`. A receipt is the result: the ledger says who called first."""
+        """See `protocols.Replies`. A receipt is the result: the ledger says who called first."""
         if outcome.kind == "ok":
             return RawValue(_payload(outcome.value))
         error = outcome.value
         raise _failure(error["type"], error["message"], key, final=self._final)
 
     def raised(self, failure: ToolFailure, error: BaseException | None) -> NoReturn:
-        """See `guarded.Replies`: a READ's own failure, retried as the workflow's policy says."""
+        """See `protocols.Replies`: a READ's own failure, retried as the workflow's policy says."""
         raise error or ApplicationError(failure.text, type=failure.type)
 
     def unknown(self, action: Action) -> NoReturn:
-        """See `guarded.Replies`."""
+        """See `protocols.Replies`."""
         raise _failure(
             OUTCOME_UNKNOWN,
             f"{action.duplicate_of or action.key} may or may not have happened: "
@@ -214,7 +214,7 @@ class _Replies:
         )
 
     def accepted(self, action: Action, *, own: bool) -> NoReturn:
-        """See `guarded.Replies`."""
+        """See `protocols.Replies`."""
         raise _failure(
             ACTION_ACCEPTED,
             f"{action.key} is not done yet: the relay carries it out; it may still fail",
@@ -222,11 +222,11 @@ class _Replies:
         )
 
     def refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> NoReturn:
-        """See `guarded.Replies`."""
+        """See `protocols.Replies`."""
         raise _failure(type(error).__name__, str(error), key) from error
 
     def not_started(self, reason: str) -> ApplicationError:
-        """See `guarded.Replies`: nothing was called, and Temporal tries again."""
+        """See `protocols.Replies`: nothing was called, and Temporal tries again."""
         return ApplicationError(scrub(reason), type=NOT_STARTED)
 
 

@@ -24,9 +24,9 @@ from ..app.tool_failure import ToolFailure
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import not_started
 from ..contract.deadlines import CallLimits
+from ..contract.encoding import pack, pack_text, raw_text
 from ..contract.outcomes import Unrecorded
 from ..contract.sizes import MAX_CONTENT
-from ..contract.wire import pack, pack_text, raw_text
 from ..replies import call_reply
 from ..runner.clock import time_left
 from ..runner.isolated_process import IsolatedFailure, run_isolated
@@ -35,7 +35,7 @@ from .invocation import still_in_time
 
 
 class GuardedTool:
-    """A tool as the guard sees it (`guarded.Guarded`).
+    """A tool as the guard sees it (`protocols.Guarded`).
 
     Args:
         tool: The tool.
@@ -103,72 +103,72 @@ class GuardedTool:
 
 
 class _Replies:
-    """See `guarded.Replies`: a `Reply` for the model."""
+    """See `protocols.Replies`: a `Reply` for the model."""
 
     def done(
         self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None
     ) -> RawValue:
-        """See `guarded.Replies`."""
+        """See `protocols.Replies`."""
         bound = MAX_CONTENT if limit is None else limit
         return pack(call_reply.done(key or None, outcome, duplicate_of=duplicate_of, limit=bound))
 
     def raised(self, failure: ToolFailure, error: BaseException | None) -> RawValue:
-        """See `guarded.Replies`: a READ that failed had no effect."""
+        """See `protocols.Replies`: a READ that failed had no effect."""
         return pack(call_reply.done(None, failure.without_effect))
 
     def unknown(self, action: Action) -> RawValue:
-        """See `guarded.Replies`."""
+        """See `protocols.Replies`."""
         return pack(call_reply.unknown(action))
 
     def accepted(self, action: Action, *, own: bool) -> RawValue:
-        """See `guarded.Replies`."""
+        """See `protocols.Replies`."""
         return pack(call_reply.accepted(action, own=own))
 
     def refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> RawValue:
-        """See `guarded.Replies`."""
+        """See `protocols.Replies`."""
         return pack(call_reply.refused(error, key=key or None))
 
     def not_started(self, reason: str) -> ApplicationError:
-        """See `guarded.Replies`: the run starts the call again, with a fresh clock."""
+        """See `protocols.Replies`: the run starts the call again, with a fresh clock."""
         return not_started(reason)
 
 
 class _HandOver:
-    """See `guarded.HandOver`: the run records it, by way of its history."""
+    """See `protocols.HandOver`: the run records it, by way of its history."""
 
     def fits(self, unrecorded: Unrecorded) -> bool:
-        """See `guarded.HandOver`."""
+        """See `protocols.HandOver`."""
         return len(unrecorded.result) <= MAX_CONTENT
 
     def reply(self, unrecorded: Unrecorded) -> RawValue:
-        """See `guarded.HandOver`."""
+        """See `protocols.HandOver`."""
         return pack(call_reply.unrecorded(unrecorded))
 
 
 class _Questions:
-    """See `guarded.Questions`: the run waits for the answer, and calls again."""
+    """See `protocols.Questions`: the run waits for the answer, and calls again."""
 
     def __init__(self, tool: Tool) -> None:
         self.expires_after = tool.approval_expires
 
     def reply(self, question: Question) -> RawValue:
-        """See `guarded.Questions`."""
+        """See `protocols.Questions`."""
         return pack(call_reply.question(question))
 
 
 class _State:
-    """See `guarded.SharedState`."""
+    """See `protocols.SharedState`."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
 
     def check(self, given: GivenState) -> None:
-        """See `guarded.SharedState`."""
+        """See `protocols.SharedState`."""
         self._tool.copy_of(given)
 
 
 class _Lookup:
-    """See `guarded.Lookup`: the tool's own lookup, run where the tool runs."""
+    """See `protocols.Lookup`: the tool's own lookup, run where the tool runs."""
 
     def __init__(self, tool: Tool, runner: ToolRunner) -> None:
         self._tool = tool
@@ -176,7 +176,7 @@ class _Lookup:
         self.settles_after = tool.settles_after
 
     async def find(self, context: ToolContext, request_args: str) -> Any:
-        """See `guarded.Lookup`."""
+        """See `protocols.Lookup`."""
         tool, lookup = self._tool, self._tool.lookup
         assert lookup is not None, "made for a tool that has one"
         args = tool.lookup_arguments(request_args)

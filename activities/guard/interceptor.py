@@ -28,9 +28,9 @@ from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import as_failure
 from ..contract.spec import RESERVED_PREFIX
 from .attempt import attempt
-from .call import GuardedCall
-from .guarded import Guarded
+from .guarded_call import GuardedCall
 from .heartbeat import Heartbeats, beating
+from .protocols import Guarded
 
 log = structlog.get_logger("commitline")
 

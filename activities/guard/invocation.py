@@ -23,8 +23,8 @@ from ..app.tool_context import ToolContext, current_call
 from ..app.tool_failure import FailureKind, ToolFailure
 from ..runner.bounded_call import Abandoned, CallEnd, OnLate, Raised, call_within, ignore_late_end
 from ..runner.clock import now
-from .call import GuardedCall
-from .request import Prepared
+from .claim_request import Prepared
+from .guarded_call import GuardedCall
 
 Invoke: TypeAlias = Callable[[Sequence[Any]], Coroutine[Any, Any, Any]]
 """Runs the activity with the given arguments."""

@@ -38,7 +38,7 @@ from ...ledger import Dispatched, Effect, Outcome, QuestionRequest
 from ..app.tool_context import ToolContext
 from ..app.tool_failure import FailureKind, ToolFailure
 from ..runner.bounded_call import Abandoned, CallEnd, Raised, Returned
-from .call import GuardedCall
+from .guarded_call import GuardedCall
 from .invocation import NotBegun, failure_of, is_question, question_request
 from .retry import delay_after, time_for
 

@@ -17,11 +17,11 @@ from ...ledger import ActionLedger, Outcome, Question
 from ..app.tool_failure import FailureKind
 from ..contract.activity_failure import again
 from ..runner.bounded_call import CallEnd, Raised, Returned
-from .call import GuardedCall
+from .claim_request import Prepared
+from .guarded_call import GuardedCall
 from .heartbeat import failed_so_far
 from .invocation import Invocation, Invoke, failure_of, is_question, question_request
-from .question import write_question
-from .request import Prepared
+from .question_record import write_question
 from .retry import delay_after, time_for
 
 

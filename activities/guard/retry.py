@@ -9,7 +9,7 @@ from temporalio import activity
 
 from ..app.tool_failure import ToolFailure
 from ..contract.retry_rules import back_off
-from .call import GuardedCall
+from .guarded_call import GuardedCall
 
 _FIRST_RETRY: Final = timedelta(seconds=0.5)
 _LAST_RETRY: Final = timedelta(seconds=30)

@@ -21,8 +21,8 @@ from ..app.tool_failure import FailureKind
 from ..contract.activity_failure import again
 from ..contract.outcomes import Unrecorded
 from ..runner.bounded_call import Raised, Returned, despite_cancellation
-from .call import GuardedCall
-from .claim import Claims
+from .claims import Claims
+from .guarded_call import GuardedCall
 from .ledger_write import finish, persist
 from .outcome import (
     NO_TIME,
@@ -36,7 +36,7 @@ from .outcome import (
     Unsent,
     late_outcome,
 )
-from .question import write_question
+from .question_record import write_question
 
 Ended: TypeAlias = Outcome | Action | Unrecorded | Question
 """How a call ended: the outcome that stands; its row, parked or known after all; what the

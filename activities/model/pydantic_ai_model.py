@@ -20,11 +20,7 @@ from ..contract.conversation import Completion
 from .model import Model, ModelRequest
 from .pydantic_ai_answer import completion_of
 from .pydantic_ai_failure import model_error
-from .pydantic_ai_request import (
-    messages_of,
-    request_parameters,
-    settings_without_retries,
-)
+from .pydantic_ai_request import messages_of, request_parameters, settings_without_retries
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model as WireModel

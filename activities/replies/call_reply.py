@@ -22,7 +22,7 @@ from ..contract.outcomes import Unrecorded
 from ..contract.reply import CallQuestion, Reply
 from ..contract.sizes import MAX_CONTENT
 from .reply_content import bounded
-from .standing import listed
+from .standing_actions import listed
 
 _MAX_LISTED: Final = 20
 """Actions of a sub-agent that a reply lists one by one."""

@@ -12,7 +12,7 @@ from ...canonical import dumps
 from ...ledger.records import Action
 from ..contract.state_changes import Conflict, Dropped
 from .reply_content import bounded
-from .standing import listed, shortened
+from .standing_actions import listed, shortened
 
 MAX_NOTICE: Final = 16 * 1024
 """Characters of a result that a notice holds."""

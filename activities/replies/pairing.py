@@ -19,7 +19,7 @@ from ..contract.reply import Reply
 from ..contract.sizes import MAX_CONTENT, result_share
 from . import call_reply
 from .reply_content import content_text
-from .standing import left_standing
+from .standing_actions import left_standing
 
 log = structlog.get_logger("commitline")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ...ledger.records import Outcome
+from ..contract.encoding import to_text
 from ..contract.reply import Reply
 from ..contract.sizes import MAX_CONTENT
-from ..contract.wire import to_text
 
 _MAX_HEAD: Final = 8_000
 """Characters that the model reads of a result that is too large to travel."""

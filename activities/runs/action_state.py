@@ -16,9 +16,9 @@ from ...canonical import parse
 from ...errors import LedgerUnavailable, NotAttempted, ToolRefused
 from ...identity import ActionKey
 from ...ledger import Action, ActionLedger
-from ..app.action_state import ACTION_STATE
+from ..app.action_state_tool import ACTION_STATE
 from ..app.tool_context import current_call
-from ..contract.wire import raw_text
+from ..contract.encoding import raw_text
 from ..replies import call_reply
 
 

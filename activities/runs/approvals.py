@@ -25,7 +25,7 @@ from ..app.app import App
 from ..app.tool import Tool
 from ..contract.approvals import CHECK_APPROVAL, DECIDE, ApprovalState, CheckApproval, Decide
 from ..contract.deadlines import wait_seconds
-from ..contract.wire import pack, unpack
+from ..contract.encoding import pack, unpack
 from ..model.model import over_limit
 from ..replies import call_reply
 from .served import served_tool

@@ -22,8 +22,8 @@ from ...canonical import scrub
 from ...identity import settle_workflow
 from ...ledger import ActionLedger, RelayEntry
 from ..app.app import App
+from ..contract.encoding import pack
 from ..contract.relay import SETTLE_ACTION, START_SETTLEMENTS
-from ..contract.wire import pack
 from ..guard.heartbeat import beating
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 

@@ -25,9 +25,9 @@ from ..app.contained_error import raise_contained
 from ..app.output_type import OutputType
 from ..contract.activity_failure import ErrorFields
 from ..contract.conversation import Completion, Message
+from ..contract.encoding import to_text
 from ..contract.retry_rules import back_off
 from ..contract.spec import AgentSpec
-from ..contract.wire import to_text
 from ..guard.heartbeat import failed_so_far
 from ..guard.metrics import count
 from ..model.model import Model, ModelRequest, examine

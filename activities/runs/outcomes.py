@@ -16,9 +16,9 @@ from temporalio.common import RawValue
 from ...errors import Fenced, NodeTimeout
 from ...identity import ActionKey
 from ...ledger import Action, ActionLedger, HeldClaim
+from ..contract.encoding import pack, unpack
 from ..contract.outcomes import RECORD_OUTCOME, SETTLE_TIMED_OUT, SettleTimedOut, Unrecorded
 from ..contract.reply import Reply
-from ..contract.wire import pack, unpack
 from ..replies import call_reply
 
 log = structlog.get_logger("commitline")

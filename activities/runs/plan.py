@@ -18,8 +18,8 @@ from ..app.plan_check import check_order, check_structure
 from ..app.tool_spec import tool_spec
 from ..contract.conversation import ToolDefinition
 from ..contract.deadlines import resolve
+from ..contract.encoding import from_text, pack, to_text, unpack
 from ..contract.plans import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
-from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.ledger_write import persist
 from .run import check_not_stopped, seconds_left
 from .served import served_tool

@@ -16,8 +16,8 @@ from temporalio.common import RawValue
 from ...identity import action_key
 from ...ledger import QuestionLedger
 from ..contract.deadlines import wait_seconds
+from ..contract.encoding import pack, unpack
 from ..contract.questions import ANSWER, CHECK_QUESTION, Answer, CheckQuestion, QuestionState
-from ..contract.wire import pack, unpack
 from ..replies import call_reply
 
 log = structlog.get_logger("commitline")

@@ -18,9 +18,9 @@ from ...ledger import ActionLedger, Run, ThreadLedger
 from ..app.agent import Agent
 from ..app.app import App
 from ..contract.deadlines import RunLimits
+from ..contract.encoding import from_text, pack, to_text, unpack
 from ..contract.runs import CLOSE_RUN, OPEN_RUN, STOP_RUN, CloseRun, Opened, OpenRun, StopRun
 from ..contract.spec import AgentSpec
-from ..contract.wire import from_text, pack, to_text, unpack
 from ..guard.ledger_write import persist
 from .served import served_agent
 

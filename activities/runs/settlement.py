@@ -23,9 +23,9 @@ from ...ledger import Action, ActionLedger, RelayEntry, Run
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.deadlines import CallLimits
+from ..contract.encoding import pack, unpack
 from ..contract.relay import FINISH_SETTLEMENT, PLAN_SETTLEMENT, FinishSettlement, SettlementPlan
 from ..contract.undo import UndoStep
-from ..contract.wire import pack, unpack
 from .run_executions import RunExecutions
 from .served import leave_to_other_workers
 from .undo_steps import UndoSteps, step_header, step_limits

@@ -9,8 +9,8 @@ from ...errors import RunNotRunning
 from ...identity import RunKey
 from ...ledger import Conversation, StoredMessage
 from ..contract.conversation import Completion, Message, Usage
+from ..contract.encoding import from_text
 from ..contract.spec import AgentSpec
-from ..contract.wire import from_text
 
 _MAX_CACHED: Final = 4096
 """Characters of a message that stays in memory for the next turns: 8,192 messages at most."""

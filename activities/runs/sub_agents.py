@@ -25,6 +25,7 @@ from ...identity import MAX_DEPTH, depth_of, sub_workflow
 from ...ledger import SubRunLedger
 from ...ledger.action_ledger import ActionLedger
 from ..contract.activity_failure import as_failure
+from ..contract.encoding import pack, unpack
 from ..contract.sub_agents import (
     BEGIN_SUB_AGENT,
     END_SUB_AGENT,
@@ -32,10 +33,9 @@ from ..contract.sub_agents import (
     BegunSubAgent,
     EndSubAgent,
 )
-from ..contract.wire import pack, unpack
 from ..guard.ledger_write import persist
 from ..replies import call_reply
-from ..replies.standing import left_standing
+from ..replies.standing_actions import left_standing
 
 log = structlog.get_logger("commitline")
 

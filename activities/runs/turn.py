@@ -28,8 +28,8 @@ from ...errors import Fenced, LedgerUnavailable, RunNotRunning
 from ...ledger import ActionLedger, Conversation, ThreadLedger
 from ..app.app import App
 from ..contract.activity_failure import not_started
+from ..contract.encoding import pack, to_text, unpack
 from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, RecordTurn, TurnResult
-from ..contract.wire import pack, to_text, unpack
 from ..guard.heartbeat import beating
 from ..guard.ledger_write import persist
 from ..replies.pairing import paired

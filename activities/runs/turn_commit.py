@@ -11,9 +11,9 @@ import structlog
 from ...identity import position
 from ...ledger import Committed, Conversation, NewMessage, ThreadLedger, Turn
 from ..contract.conversation import Completion, Message, RunResult, ToolResult, Usage
+from ..contract.encoding import from_text, to_text
 from ..contract.final_result import ACCEPTED, FINAL_RESULT
 from ..contract.turns import CallModel, RecordTurn, TurnResult
-from ..contract.wire import from_text, to_text
 from .model_request import completion_text
 from .stored_conversation import read_completion, tokens_so_far
 

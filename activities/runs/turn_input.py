@@ -16,15 +16,15 @@ from ...identity import Position, RunKey, action_key, is_from, position, positio
 from ...ledger import Action, ActionLedger, Conversation, StoredMessage, Thread, ThreadLedger
 from ..app.app import App
 from ..contract.conversation import Completion, Message
+from ..contract.encoding import from_text
 from ..contract.final_result import OUTPUT_REQUEST
 from ..contract.turns import CallModel, RecordTurn
-from ..contract.wire import from_text
 from ..replies import notices
 from ..replies.pairing import results_from, unanswered
-from ..replies.standing import stands
+from ..replies.standing_actions import stands
 from .served import served_agent
-from .state_merge import TurnState, changes_before, merged, without_changes
 from .stored_conversation import read_message, read_spec, tokens_so_far
+from .turn_state import TurnState, changes_before, merged, without_changes
 
 log = structlog.get_logger("commitline")
 

@@ -18,6 +18,7 @@ from ...canonical import scrub
 from ...identity import ActionKey
 from ...ledger import ActionFate, DueUndo, UndoLedger, UndoReport
 from ..app.app import App
+from ..contract.encoding import pack, to_text, unpack
 from ..contract.undo import (
     BEGIN_UNDO,
     FINISH_UNDO,
@@ -29,7 +30,6 @@ from ..contract.undo import (
     UndoPlan,
     UndoStep,
 )
-from ..contract.wire import pack, to_text, unpack
 from .served import leave_to_other_workers
 from .undo_steps import UndoSteps
 

@@ -17,7 +17,7 @@ from temporalio.client import WorkflowFailureError, WorkflowHandle
 from ...client import AgentClient
 from ...errors import CommitlineError
 from ...examples.shop.orders import fulfil
-from ...handles.run import AnyRun
+from ...handles.any_run import AnyRun
 from ...ledger import Action, Approval
 from ..processes import ProviderProcess, WorkerProcess
 from ..proxy import TcpProxy

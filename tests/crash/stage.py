@@ -30,7 +30,7 @@ from temporalio.common import RetryPolicy
 
 from commitline import RunHandle
 from commitline.activities.contract.conversation import Message, RunResult, ToolResult
-from commitline.activities.contract.wire import from_text
+from commitline.activities.contract.encoding import from_text
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from temporalio.common import RetryPolicy
 
-from commitline.activities.contract.wire import pack
+from commitline.activities.contract.encoding import pack
 from commitline.errors import LedgerError
 from commitline.examples.shop.app import app as shop
 from commitline.ledger import ActionLedger, ledger_pool

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from commitline.activities.contract.conversation import Completion, Message, RunResult, ToolResult
-from commitline.activities.contract.wire import to_text
+from commitline.activities.contract.encoding import to_text
 from commitline.activities.model.scripted_model import call, say
 from commitline.identity import RunKey
 from commitline.ledger import StoredMessage

@@ -13,7 +13,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 
 from commitline.activities.contract.conversation import Message, RunResult, ToolResult
-from commitline.activities.contract.wire import from_text
+from commitline.activities.contract.encoding import from_text
 from commitline.activities.replies import call_reply
 from commitline.errors import RunFailed, RunNotFound, RunNotRunning
 from commitline.ledger import Action, ActionLedger, Outcome, Request, Run, StoredMessage

@@ -34,7 +34,7 @@ from commitline.activities.contract.conversation import (
     ToolDefinition,
     ToolResult,
 )
-from commitline.activities.contract.wire import from_text, to_text
+from commitline.activities.contract.encoding import from_text, to_text
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.pydantic_ai_model import PydanticAIModel
 from commitline.activities.model.scripted_model import call, say

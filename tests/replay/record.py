@@ -41,7 +41,7 @@ from commitline.config import Settings
 from commitline.devstack import DevStack
 from commitline.errors import ModelRejected
 from commitline.examples.shop.app import charge_card, lookup_order, send_receipt
-from commitline.handles.run import AnyRun
+from commitline.handles.any_run import AnyRun
 from commitline.ledger import ActionLedger, Question, ledger_pool, migrate
 from commitline.process import leave
 from commitline.testing.processes import ProviderProcess

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from commitline.activities.contract.conversation import Message
-from commitline.activities.contract.wire import from_text
+from commitline.activities.contract.encoding import from_text
 from commitline.ledger import StoredMessage
 
 

@@ -14,8 +14,8 @@ from temporalio.service import RPCError
 from commitline.activities.contract.conversation import RunResult
 from commitline.client import AgentClient
 from commitline.errors import CommitlineError, LedgerUnavailable, RunFailed
+from commitline.handles.any_run import AnyRun
 from commitline.handles.plan import PlanHandle
-from commitline.handles.run import AnyRun
 from commitline.handles.thread import RunHandle
 from commitline.identity import thread_workflow
 from commitline.tests.soak.app import AGENT, plan_of

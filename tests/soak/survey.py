@@ -9,7 +9,7 @@ from typing import Any, Final
 from temporalio.client import Client, WorkflowFailureError
 
 from commitline.activities.contract.conversation import RunResult
-from commitline.activities.contract.wire import from_text
+from commitline.activities.contract.encoding import from_text
 from commitline.client import AgentClient
 from commitline.errors import ThreadNotFound
 from commitline.handles.plan import PlanHandle

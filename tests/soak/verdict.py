@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import Any
 
 from commitline.activities.contract.conversation import Message, RunResult, ToolResult
-from commitline.activities.contract.wire import from_text
+from commitline.activities.contract.encoding import from_text
 from commitline.canonical import parse
 from commitline.identity import Position, RunKey, action_key
 from commitline.ledger import Action, Approval, QueuedAction, StoredMessage

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from commitline.activities.contract.conversation import Completion, FinishReason, ToolCall
-from commitline.activities.contract.wire import to_text
+from commitline.activities.contract.encoding import to_text
 from commitline.activities.model.model import MAX_ARGUMENTS, examine
 
 

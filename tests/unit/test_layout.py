@@ -27,7 +27,7 @@ NOT_SHIPPED = {"tests", "bench", "docs", "build", "dist", "deploy", "commitline.
 FLOORS = (
     # From the ground up: a room imports from the rooms before it, and from itself.
     ("errors",),
-    ("exports", "crash", "process", "logs", "canonical"),
+    ("lazy_exports", "crash", "process", "logs", "canonical"),
     ("identity",),
     ("idempotency_key",),
     ("config",),
@@ -242,7 +242,7 @@ def reachable(name: str) -> set[str]:
     """Return everything that a module imports, and what that imports, and so on.
 
     The packages of a module are imported with it, so what their ``__init__`` imports counts too;
-    not of those that import a name when it is first used (`commitline.exports`).
+    not of those that import a name when it is first used (`commitline.lazy_exports`).
     """
     found: set[str] = set()
     waiting = [name]
@@ -328,7 +328,7 @@ def test_a_package_lists_exactly_what_it_exports(package: str) -> None:
     imported = {
         alias.asname or alias.name
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.level and node.module != "exports"
+        if isinstance(node, ast.ImportFrom) and node.level and node.module != "lazy_exports"
         for alias in node.names
         if not alias.name.startswith("_")
     }

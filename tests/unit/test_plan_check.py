@@ -11,8 +11,8 @@ import pytest
 from commitline import Effect, Plan, State, Tool, result_of, step, tool
 from commitline.activities.app.app import App
 from commitline.activities.app.plan import Step
+from commitline.activities.contract.encoding import pack, unpack
 from commitline.activities.contract.plans import PlanInput, PlannedStep, Reference, resolved
-from commitline.activities.contract.wire import pack, unpack
 from commitline.errors import DefinitionError, PlanInvalid
 
 

@@ -16,13 +16,13 @@ from commitline.activities.app.state_copy import GivenState, StateCopy
 from commitline.activities.app.state_merge import merge
 from commitline.activities.app.state_model import read_state
 from commitline.activities.contract.conversation import Message, ToolCall, ToolResult
+from commitline.activities.contract.encoding import from_text, to_text
 from commitline.activities.contract.outcomes import Unrecorded
 from commitline.activities.contract.sizes import MAX_STATE, changes_share
 from commitline.activities.contract.state_changes import CallChanges, Changes, Conflict, Dropped
-from commitline.activities.contract.wire import from_text, to_text
 from commitline.activities.replies import call_reply
 from commitline.activities.replies.pairing import results_from
-from commitline.activities.runs.state_merge import changes_before, without_changes
+from commitline.activities.runs.turn_state import changes_before, without_changes
 from commitline.canonical import Json, dumps, parse
 from commitline.errors import DefinitionError, StateUnusable
 from commitline.identity import Position, RunKey, action_key

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from commitline.activities.contract.encoding import to_text
 from commitline.activities.contract.undo import UndoOutcome, UndoStep
-from commitline.activities.contract.wire import to_text
 from commitline.activities.runs.undo import _MAX_ARGUMENTS, _short_report, _travelling
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import ActionFate, UndoReport

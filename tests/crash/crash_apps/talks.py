@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from commitline import Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
 from commitline.activities.contract.conversation import Completion
-from commitline.activities.contract.wire import to_text
-from commitline.activities.guard import claim
+from commitline.activities.contract.encoding import to_text
+from commitline.activities.guard import claims as claim
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.crash import crash_point

@@ -12,9 +12,9 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
+from commitline.activities.contract.encoding import pack, unpack
 from commitline.activities.contract.outcomes import SettleTimedOut
 from commitline.activities.contract.reply import Reply
-from commitline.activities.contract.wire import pack, unpack
 from commitline.activities.runs.gone_runs import GoneRuns
 from commitline.activities.runs.outcomes import OutcomeActivities
 from commitline.errors import ApprovalRefused, ReopenRefused, RunNotRunning

@@ -11,8 +11,8 @@ from typing import Any, LiteralString
 import pytest
 
 from commitline import App, tool
+from commitline.activities.contract.encoding import pack, unpack
 from commitline.activities.contract.undo import PlanUndo, UndoPlan
-from commitline.activities.contract.wire import pack, unpack
 from commitline.activities.runs.undo import UndoActivities
 from commitline.canonical import dumps
 from commitline.errors import IdempotencyKeyConflict, RunNotRunning, UndoRefused

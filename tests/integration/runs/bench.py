@@ -24,7 +24,7 @@ from commitline.activities.app.agent import Agent
 from commitline.activities.app.app import App
 from commitline.activities.app.tool import Tool
 from commitline.activities.contract.conversation import Message, ToolResult
-from commitline.activities.contract.wire import from_text
+from commitline.activities.contract.encoding import from_text
 from commitline.activities.model.scripted_model import Answer, ScriptedModel
 from commitline.client import AgentClient
 from commitline.config import Settings

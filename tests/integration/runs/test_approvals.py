@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, tool
 from commitline.activities.contract.approvals import Decide
 from commitline.activities.contract.conversation import Completion
-from commitline.activities.contract.wire import pack
+from commitline.activities.contract.encoding import pack
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.canonical import dumps

@@ -19,7 +19,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ApplicationError
 
 from commitline import Effect, tool
-from commitline.activities.contract.wire import pack
+from commitline.activities.contract.encoding import pack
 from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.errors import (

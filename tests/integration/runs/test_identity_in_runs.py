@@ -150,7 +150,7 @@ async def test_an_unusable_id_is_refused_at_the_start(bench: Bench, unusable: st
 
 
 async def test_an_unusable_id_that_comes_by_another_client_fails_the_run(bench: Bench) -> None:
-    from commitline.activities.contract.wire import pack
+    from commitline.activities.contract.encoding import pack
 
     async with bench.serving(one_agent([], [say("Done.")])):
         run = await bench.temporal.start_workflow(

@@ -22,8 +22,8 @@ from commitline import (
     step,
     tool,
 )
+from commitline.activities.contract.encoding import pack
 from commitline.activities.contract.plans import PlanInput, PlannedStep
-from commitline.activities.contract.wire import pack
 from commitline.errors import (
     CommitlineError,
     PlanFailed,

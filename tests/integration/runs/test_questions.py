@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from commitline import (
-    AgentClient,
-    App,
-    Effect,
-    RunHandle,
-    ToolContext,
-    tool,
-)
+from commitline import AgentClient, App, Effect, RunHandle, ToolContext, tool
 from commitline.activities.model.scripted_model import call, say
 from commitline.canonical import parse
 from commitline.errors import AnswerRefused, NotAuthorized, RunFailed

@@ -15,7 +15,7 @@ from temporalio.service import RetryConfig
 
 from commitline import Agent, App, Effect, ThreadMessage, Tool, tool
 from commitline.activities.contract.conversation import Completion
-from commitline.activities.contract.wire import pack
+from commitline.activities.contract.encoding import pack
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import ScriptedModel, call, say
 from commitline.client import AgentClient

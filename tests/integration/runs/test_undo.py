@@ -23,7 +23,7 @@ from commitline import (
     ToolRefused,
     tool,
 )
-from commitline.activities.app.lookup import NEVER_HAPPENED
+from commitline.activities.app.never_happened import NEVER_HAPPENED
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, call, say
@@ -37,15 +37,7 @@ from commitline.errors import (
     UndoRefused,
 )
 from commitline.identity import RunKey
-from commitline.ledger import (
-    Action,
-    Approval,
-    Outcome,
-    Question,
-    Run,
-    RunLedger,
-    UndoReport,
-)
+from commitline.ledger import Action, Approval, Outcome, Question, Run, RunLedger, UndoReport
 
 from .bench import Bench, commitline, eventually, fresh_id
 from .playing import SOON, Says, Signals, asked, seen

@@ -22,7 +22,7 @@ from ...ledger.codec import error_text
 from ..app.state_copy import GivenState
 from ..app.tool_context import UndoneAction
 from ..contract.sizes import MAX_STATE
-from .call import GuardedCall
+from .guarded_call import GuardedCall
 
 
 @dataclass(frozen=True)

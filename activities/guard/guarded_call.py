@@ -13,8 +13,8 @@ from ...canonical import scrub
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED, again
 from ..runner.clock import now
-from .guarded import Guarded
 from .metrics import count
+from .protocols import Guarded
 
 log = structlog.get_logger("commitline")
 

@@ -35,7 +35,7 @@ from ...ledger import (
 )
 from ..runner.bounded_call import despite_cancellation
 from ..runner.clock import now
-from .call import GuardedCall
+from .guarded_call import GuardedCall
 from .ledger_write import UNAVAILABLE_SECONDS
 
 LEASE_GRACE: Final = timedelta(seconds=30)

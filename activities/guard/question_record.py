@@ -12,7 +12,7 @@ from temporalio import activity
 
 from ...crash import crash_point
 from ...ledger import Action, ActionLedger, Dispatched, Question, QuestionRequest
-from .call import GuardedCall
+from .guarded_call import GuardedCall
 from .ledger_write import finish
 
 
