@@ -4,16 +4,17 @@ Read it in this order:
 
     interceptor       every activity comes through here; the guarded ones are attempted
     attempt           the story: request, claim, call, outcome, reply
-    call              what is fixed about the call: header, limits, tries
-    request           what is claimed: arguments, keys, state
-    claim             the right to call, claimed until it is clear who has it
+    guarded_call      what is fixed about the call: header, limits, tries
+    claim_request     what is claimed: arguments, keys, state
+    claims            claims until the ledger says who has the right to call
     invocation        the call itself, within its deadline
     outcome           what follows from its end: the table of what is known, unknown, tried again
     row               what is written on the claimed row
-    question          a call that stops to put a question to a person
+    question_record   the question of a call that stops to put one to a person
     read_attempt      the same story for a READ, which has no row
     ledger_write      a write that must finish although the call is cancelled or Postgres is away
+    heartbeat, retry, metrics
 
-What differs between an agent's tool and anybody's activity is behind the protocols in `protocols`,
-which `guarded_tool` and `guarded_activity` implement.
+What differs between an agent's tool and anybody's activity is behind the `protocols`, which
+`guarded_tool` and `guarded_activity` implement.
 """

@@ -48,7 +48,7 @@ from .claim_request import Prepared, RequestReader
 from .claims import Claims
 from .guarded_call import GuardedCall
 from .invocation import Invocation, Invoke, failure_of
-from .outcome import Stopped, Unknown, outcome_of
+from .outcome import Stopped, Unknown, judge_end
 from .read_attempt import ReadAttempt
 from .retry import delay_after, time_for
 from .row import ClaimedRow, Ended
@@ -100,7 +100,7 @@ class ActionAttempt:
         self._replies = call.guarded.replies
         self._request = prepared.request
         self._claims = Claims(ledger, call, prepared.request)
-        self._invocation = Invocation(call, prepared, invoke, spent=self._claims.spent)
+        self._invocation = Invocation(call, prepared, invoke, spent=self._claims.since_claimed)
 
     async def run(self) -> Any:
         """Carry the call out, or find out what became of it; return what the workflow gets."""
@@ -118,29 +118,29 @@ class ActionAttempt:
                 case Accepted(action):
                     return self._reply_accepted(action)
                 case LookUp():
-                    row, ended = claim.call, await self._look_up(claim)
+                    dispatched, ended = claim.call, await self._look_up(claim)
                 case Dispatched():
-                    row, ended = claim, await self._make(claim)
-            if row.settles_for is None:
-                return self._reply(row.key, ended)
+                    dispatched, ended = claim, await self._make(claim)
+            if dispatched.settles_for is None:
+                return self._reply(dispatched.key, ended)
             # That was another action's row; now claim again and get its receipt.
 
     async def _make(self, claim: Dispatched, *, called_before: bool = False) -> Ended:
         """Call the tool once, and write down how the call ended.
 
         Args:
-            claim: By which it is called.
+            claim: The claim that allows the call.
             called_before: An earlier attempt called it, surely without effect.
         """
-        row = self._row(claim)
+        row = self._claimed_row(claim)
         taken_over = claim.taken_over or called_before
         context = self._invocation.context(claim, taken_over=taken_over)
         end = await self._invocation.run_claimed(
-            claim, context, late=self._claims.is_too_old, on_late=row.record_late
+            claim, context, too_old=self._claims.is_too_old, on_late=row.record_late
         )
-        return await row.write(outcome_of(self._call, claim, end, context))
+        return await row.write(judge_end(self._call, claim, end, context))
 
-    def _row(self, claim: Dispatched) -> ClaimedRow:
+    def _claimed_row(self, claim: Dispatched) -> ClaimedRow:
         return ClaimedRow(self._ledger, self._call, self._claims, claim)
 
     # --- the lookup -------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class ActionAttempt:
         context = self._invocation.context(call, taken_over=True)
         end = await self._invocation.look_up(context, call.args)
         if end.stopped_by == "caller":
-            return await self._row(call).write(Stopped(over=False))
+            return await self._claimed_row(call).write(Stopped(over=False))
         if not isinstance(end.how, Returned):
             failure = failure_of(self._call, end)
             delay = delay_after(self._call, failure, failed=activity.info().attempt)
@@ -159,12 +159,12 @@ class ActionAttempt:
         if end.how.value is NEVER_HAPPENED:
             return await self._not_found(claim)
         self._call.log.info("ledger.action_found", action_key=call.key)
-        return await self._row(call).record(self._call.guarded.encode(end.how.value))
+        return await self._claimed_row(call).record(self._call.guarded.encode(end.how.value))
 
     async def _not_found(self, claim: LookUp) -> Ended:
         """Call what never happened; look up again where an attempt may still be on its way."""
         call = claim.call
-        left = claim.settles_in - timedelta(seconds=self._claims.spent())
+        left = claim.settles_in - timedelta(seconds=self._claims.since_claimed())
         if left > timedelta():
             text = f"not found; that counts in {left.total_seconds():.1f} s"
             failure = ToolFailure(FailureKind.TRANSIENT, "NotFoundYet", text)
@@ -173,7 +173,7 @@ class ActionAttempt:
         if self._request.lookup_only or call.failures >= self._call.tries:
             text = f"tried {call.failures} times, and it never happened, as was asked"
             never = Outcome.error(kind="NeverHappened", message=text, effect_possible=False)
-            return await self._row(call).record(never)
+            return await self._claimed_row(call).record(never)
         self._call.log.info("ledger.action_never_happened", action_key=call.key)
         return await self._make(await self._claims.send_after_lookup(call), called_before=True)
 
@@ -183,7 +183,7 @@ class ActionAttempt:
         if failure.kind is not FailureKind.OTHER and time_for(self._call, delay):
             raise again(failure.type, failure.text, delay=delay)
         reason = f"asked what became of it: {failure.text}"
-        return await self._row(call).park(Unknown(reason, over=False))
+        return await self._claimed_row(call).park(Unknown(reason, over=False))
 
     # --- the reply --------------------------------------------------------------------------
 

@@ -54,8 +54,8 @@ class RequestReader:
         header, guarded = self._call.header, self._call.guarded
         if header.purpose in ("settle", "relay"):
             # The row counts, whatever newer code makes of its arguments.
-            return Prepared(self._as_it_stands(await self._row(self._key)))
-        undone = None if header.undoes is None else await self._row(header.undoes)
+            return Prepared(self._as_it_stands(await self._stored(self._key)))
+        undone = None if header.undoes is None else await self._stored(header.undoes)
         undoes = None if undone is None else _undoes(undone)
         try:
             request = guarded.request(args, header)
@@ -81,13 +81,13 @@ class RequestReader:
         stricter validator), and newer code may take a tool for a READ. What the row says counts
         then: "not run" would be false.
         """
-        if self._call.is_first:
+        if self._call.nothing_written_before:
             return None
         found = await self._get(self._key)
         if found is None:
             return None
         if found.status == "pending" and found.dispatched_at is None and not found.relayed:
-            return None
+            return None  # an intent: nothing was sent, so a refusal is true
         return self._as_it_stands(found)
 
     async def _begun_or(
@@ -115,7 +115,7 @@ class RequestReader:
         guarded.state.check(given)
         return given
 
-    async def _row(self, key: ActionKey) -> Action:
+    async def _stored(self, key: ActionKey) -> Action:
         found = await self._get(key)
         if found is None:
             raise Fenced(f"{key} is gone: a failover lost it", lost=True)

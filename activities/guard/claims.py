@@ -1,8 +1,8 @@
-"""The claims of one attempt: the right to call, claimed until it is clear who has it.
+"""The claims of one attempt: it claims until the ledger says who has the right to call.
 
-One attempt has one token. By it the ledger tells a claim of this attempt that was committed
-without an answer from a claim that an earlier attempt left. So a claim is repeated within the
-attempt, and one that is not answered in the end leaves a row that the next attempt can judge.
+One attempt has one token. If the answer to a commit is lost, the attempt claims again with the
+same token, and the ledger recognises its own claim. If no answer comes at all, the next attempt
+judges the row.
 
 A claim also starts a clock. Its row says how long this attempt may send. The time that the claim
 itself took is not taken from the tool, within bounds; a claim older than those is not used.
@@ -44,6 +44,8 @@ MAX_LEASE: Final = timedelta(hours=24)
 
 _CLAIM_SECONDS: Final = 10.0
 """How long one attempt waits for its claim; then the workflow starts the call again."""
+_LATEST_CLAIM_SECONDS: Final = 15.0
+"""After which a claim is given back: the last one began in time, and its answer was slow."""
 _SLOW_CLAIM: Final = timedelta(seconds=5)
 """How long a claim may take and still be used. Within that, its time is not taken from the tool:
 the row says that the attempt may send for so much longer."""
@@ -68,7 +70,7 @@ class Claims:
         self._call = call
         self._request = request
         self._attempt = _attempt(call)
-        self._began_at = self._claimed_at = call.began
+        self._requested_at = self._claimed_at = call.began
         self._waits = 0
 
     async def obtain(self) -> Claimed:
@@ -92,7 +94,7 @@ class Claims:
         if isinstance(call, Dispatched) and call.taken_over:
             self._call.count("commitline_takeovers")
             self._call.log.info("ledger.action_taken_over", action_key=call.key)
-        if self._call.spent() > 1.5 * _CLAIM_SECONDS and isinstance(claim, Dispatched):
+        if self._call.spent() > _LATEST_CLAIM_SECONDS and isinstance(claim, Dispatched):
             await self.hand_back(claim)
             raise self._call.not_started("the ledger took too long")
         return claim
@@ -105,7 +107,7 @@ class Claims:
         perhaps_committed = False
         while True:
             if not perhaps_committed:
-                self._began_at = now()
+                self._requested_at = now()
             try:
                 claim = await self.claim_once()
                 self._claimed_at = now()
@@ -141,7 +143,7 @@ class Claims:
 
     async def send_after_lookup(self, call: Dispatched) -> Dispatched:
         """Turn a claim to look up into one to call: the action surely never happened."""
-        self._began_at = now()
+        self._requested_at = now()
         await self._ledger.send_after_lookup(self._request, call)
         self._claimed_at = now()
         return replace(call, taken_over=False, key_life=None)
@@ -159,14 +161,14 @@ class Claims:
             )
         return False
 
-    def spent(self) -> float:
+    def since_claimed(self) -> float:
         """Return the seconds since the last claim, of those that the row gives the call."""
         return now() - self._claimed_at
 
     @property
     def is_too_old(self) -> bool:
         """Whether the last claim took too long, or this process was frozen since."""
-        return now() - self._began_at > _SLOW_CLAIM.total_seconds()
+        return now() - self._requested_at > _SLOW_CLAIM.total_seconds()
 
     async def _wait_for(self, holder: str) -> None:
         self._call.log.info("ledger.key_busy", holder=holder)

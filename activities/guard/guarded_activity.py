@@ -6,7 +6,7 @@ the stored payloads, and what the workflow gets is made from the stored result, 
 gets the same payload that the first attempt got. An outcome other than a result reaches the
 workflow as a failure whose ``type`` says which; none of them is retried.
 
-A guarded function finds its idempotency key in ``calling.current_call``.
+A guarded function finds its idempotency key in `activities.app.tool_context.current_call`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class GuardedCall:
         return now() - self.began
 
     @property
-    def is_first(self) -> bool:
+    def nothing_written_before(self) -> bool:
         """Whether no earlier attempt can have written anything, so that no look is needed.
 
         That is a first attempt in the run's first execution: a reset and a retry of the workflow

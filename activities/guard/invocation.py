@@ -38,7 +38,7 @@ class NotBegun:
     is left, and by now another attempt may have it.
     """
 
-    late: bool
+    too_old: bool
     """The claim is too old; otherwise its time is up."""
 
 
@@ -99,7 +99,7 @@ class Invocation:
         """Return what the tool may know of a call that begins now.
 
         Args:
-            claim: By which it is made.
+            claim: The claim that allows the call.
             taken_over: An earlier attempt may have called already.
         """
         return self._context(
@@ -139,19 +139,19 @@ class Invocation:
         )
 
     async def run_claimed(
-        self, claim: Dispatched, context: ToolContext, *, late: bool, on_late: OnLate
+        self, claim: Dispatched, context: ToolContext, *, too_old: bool, on_late: OnLate
     ) -> CallEnd | NotBegun:
         """Call by a claim, unless it is too late to begin; never raises.
 
         Args:
-            claim: By which it is called.
+            claim: The claim that allows the call.
             context: What the tool may know.
-            late: The claim is older than it may be.
+            too_old: The claim is older than it may be.
             on_late: Gets the end of a tool that was abandoned.
         """
         left = self.seconds_left(claim.key_life)
-        if late or (left is not None and left <= 0):
-            return NotBegun(late)
+        if too_old or (left is not None and left <= 0):
+            return NotBegun(too_old)
         return await self.run(context, claim.args, key_life=claim.key_life, on_late=on_late)
 
     async def run(
@@ -241,7 +241,7 @@ def question_request(call: GuardedCall, context: ToolContext) -> QuestionRequest
 
 
 def failure_of(call: GuardedCall, end: CallEnd) -> ToolFailure:
-    """Say what the end of a call means that returned nothing, and was not stopped by its caller."""
+    """Classify the end of a call that returned no value and that nobody cancelled."""
     if end.stopped_by == "deadline":
         return _timed_out(call)
     assert isinstance(end.how, Raised)

@@ -6,7 +6,7 @@
     declined: nothing happened    error       error *       error *      error *
     not attempted                 again       again         again        again
     ... `tries` used up           error       error *       error *      error *
-    still in progress             again, until the node's deadline; then as below
+    still in progress             again, until the node's deadline; then as *anything else*
     transient, time-out           again       again, same   look up,     unknown
                                               key           then again
     ... `tries` used up           error       unknown       look up **   unknown
@@ -81,14 +81,14 @@ class Again:
     failure: ToolFailure
     delay: timedelta
     failures: int
-    over: bool
+    nothing_in_flight: bool
     """Whether neither this attempt nor one before it may still send something."""
     otherwise: Known | Unknown | Unsent
     """What follows where the row cannot be handed back, and must not be sent twice."""
 
 
 @dataclass(frozen=True)
-class Interrupted:
+class Asked:
     """The call put a question to a person: it waits for the answer as an intent."""
 
     question: QuestionRequest
@@ -104,34 +104,26 @@ class Stopped:
     """Whether the tool has ended."""
 
 
-@dataclass(frozen=True)
-class Uncalled:
-    """The call was not made, and its claim is of no use any more."""
-
-    late: bool
-    """The claim is too old; otherwise its time is up."""
+Follows: TypeAlias = Known | Unknown | Unsent | Again | Asked | Stopped | NotBegun
 
 
-Follows: TypeAlias = Known | Unknown | Unsent | Again | Interrupted | Stopped | Uncalled
-
-
-def outcome_of(
+def judge_end(
     call: GuardedCall, claim: Dispatched, end: CallEnd | NotBegun, context: ToolContext
 ) -> Follows:
     """Say what follows from the end of a call.
 
     Args:
         call: The call.
-        claim: By which it was made.
+        claim: The claim that allowed the call.
         end: How it ended.
         context: What it was made with.
     """
     if isinstance(end, NotBegun):
-        return Uncalled(end.late)
+        return end
     if isinstance(end.how, Returned):
         return Known(_encoded(call, claim, end.how))
     if is_question(end):
-        return Interrupted(question_request(call, context), stopped=end.stopped_by == "caller")
+        return Asked(question_request(call, context), stopped=end.stopped_by == "caller")
     abandoned = isinstance(end.how, Abandoned)
     if end.stopped_by == "caller":
         return Stopped(over=not abandoned)
@@ -176,8 +168,8 @@ def _after_failure(
     if not time_for(call, delay):
         return final
     # A lost attempt before this one may still send something, until its own time is up.
-    over = not abandoned and not claim.taken_over
-    return Again(failure, delay, failures, over, otherwise=final)
+    nothing_in_flight = not abandoned and not claim.taken_over
+    return Again(failure, delay, failures, nothing_in_flight, otherwise=final)
 
 
 def _is_tried_again(

@@ -1,4 +1,4 @@
-"""One attempt at a READ: called without the ledger, since repeating it harms nobody.
+"""One attempt at a READ: called without a claim, since repeating it harms nobody.
 
 It has no row. Its failures are counted on its heartbeat, and its result is kept in the ledger only
 where it is too large to travel.
@@ -67,7 +67,7 @@ class ReadAttempt:
 
     async def _earlier_questions(self) -> Sequence[Question]:
         """Return the questions of earlier attempts, where there can be some."""
-        if self._call.is_first or self._call.guarded.questions is None:
+        if self._call.nothing_written_before or self._call.guarded.questions is None:
             return ()
         try:
             return await self._ledger.questions.of_call(self._request.key)

@@ -23,15 +23,15 @@ from ..contract.outcomes import Unrecorded
 from ..runner.bounded_call import Raised, Returned, despite_cancellation
 from .claims import Claims
 from .guarded_call import GuardedCall
+from .invocation import NotBegun
 from .ledger_write import finish, persist
 from .outcome import (
     NO_TIME,
     Again,
+    Asked,
     Follows,
-    Interrupted,
     Known,
     Stopped,
-    Uncalled,
     Unknown,
     Unsent,
     late_outcome,
@@ -80,12 +80,12 @@ class ClaimedRow:
                 return await self.park(follows)
             case Unsent():
                 return await self._leave_unsent(follows)
-            case Interrupted(question, stopped):
+            case Asked(question, stopped):
                 return await write_question(
                     self._ledger, self._call, question, claim=self._claim, stopped=stopped
                 )
-            case Uncalled(late):
-                return await self._leave_uncalled(late=late)
+            case NotBegun(too_old):
+                return await self._leave_uncalled(too_old=too_old)
             case Stopped(over):
                 return await self._stop(over=over)
 
@@ -185,10 +185,10 @@ class ClaimedRow:
 
     # --- left to another attempt, or to an operator --------------------------------------------
 
-    async def _leave_uncalled(self, *, late: bool) -> Ended:
+    async def _leave_uncalled(self, *, too_old: bool) -> Ended:
         """Give the row back that was claimed too late to call."""
         handed_back = await self._claims.hand_back(self._claim)
-        if late or handed_back:
+        if too_old or handed_back:
             raise self._call.not_started("the claim is older than it may be")
         # Earlier attempts may have sent something, and there is no time to find out.
         return await self.park(Unknown(NO_TIME, over=False, out_of_time=True))
@@ -202,7 +202,7 @@ class ClaimedRow:
         if not_attempted and claim.effect is Effect.AT_MOST_ONCE:
             return False  # the next attempt could not tell it from one that was lost
         in_progress = again.failure.kind is FailureKind.IN_PROGRESS
-        count = self._ledger.fail_try(claim, in_progress=in_progress, over=again.over)
+        count = self._ledger.fail_try(claim, in_progress=in_progress, over=again.nothing_in_flight)
         try:
             await despite_cancellation(count)
         except LedgerUnavailable as err:
