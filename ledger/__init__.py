@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .action_ledger import ActionLedger
+    from .action_records import Action, ActionRequest, Attempt, Effect, Outcome
     from .approvals import Approval, ApprovalLedger, ApprovalRequest
     from .claim_results import (
         Accepted,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .pool import ledger_pool
     from .question_rules import Question, QuestionRequest
     from .questions import QuestionLedger
-    from .records import Action, ActionRequest, Attempt, Effect, Outcome
     from .relay import RelayLedger
     from .relay_rules import LostRun, QueuedAction, RelayEntry
     from .run_records import Run
@@ -93,27 +93,27 @@ __all__ = [
 
 _HOMES = {
     "Accepted": ".claim_results",
-    "Action": ".records",
+    "Action": ".action_records",
     "ActionFate": ".undo_rules",
     "ActionLedger": ".action_ledger",
-    "ActionRequest": ".records",
+    "ActionRequest": ".action_records",
     "AlreadyDone": ".claim_results",
     "Approval": ".approvals",
     "ApprovalLedger": ".approvals",
     "ApprovalRequest": ".approvals",
-    "Attempt": ".records",
+    "Attempt": ".action_records",
     "Busy": ".claim_results",
     "Claim": ".claim_results",
     "Committed": ".thread_records",
     "Conversation": ".thread_records",
     "Dispatched": ".claim_results",
     "DueUndo": ".undo_rules",
-    "Effect": ".records",
+    "Effect": ".action_records",
     "HeldClaim": ".claim_results",
     "LookUp": ".claim_results",
     "LostRun": ".relay_rules",
     "NewMessage": ".thread_records",
-    "Outcome": ".records",
+    "Outcome": ".action_records",
     "Parked": ".claim_results",
     "Question": ".question_rules",
     "QuestionLedger": ".questions",

@@ -21,19 +21,19 @@ from typing import Final
 from ..canonical import storable
 from ..errors import ActionNotFound, Fenced, RunNotRunning
 from ..identity import ActionKey, RunKey
+from .action_records import Action, ActionRequest, Attempt, Outcome
 from .approvals import ApprovalLedger
-from .calls import Connection, LedgerCalls, execute, fetch, fetch_one
 from .claim import attempt_parameters, claim_action
 from .claim_results import AlreadyDone, Claim, Dispatched, HeldClaim
 from .outbox import intend
 from .outcome import park_action, record_outcome, settle_action
 from .outcome_rules import raise_if_conflict
 from .questions import QuestionLedger
-from .records import Action, ActionRequest, Attempt, Outcome
 from .relay import RelayLedger
 from .run_records import Run
 from .run_rules import may_start
 from .runs import RunLedger
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_one
 from .sub_runs import SubRunLedger
 from .threads import ThreadLedger
 from .undo import UndoLedger

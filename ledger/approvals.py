@@ -15,8 +15,8 @@ from typing import Literal
 from ..canonical import storable
 from ..errors import ApprovalRefused, PlanDivergence, RunNotRunning
 from ..identity import ActionKey, Position, RunKey, action_key, epoch_of, step_of
-from .calls import Connection, LedgerCalls, execute, fetch
 from .run_records import Run
+from .statements import Connection, LedgerCalls, execute, fetch
 
 Decision = Literal["approved", "rejected", "expired"]
 

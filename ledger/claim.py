@@ -27,7 +27,7 @@ from psycopg import errors as pg
 from ..errors import IdempotencyKeyConflict, RunNotRunning
 from ..idempotency_key import undo_key, with_generation
 from ..identity import ActionKey, epoch_of, step_of
-from .calls import Connection, Row, execute, fetch, fetch_all, fetch_one, fetch_row
+from .action_records import NEVER_SENT, Action, ActionRequest, Attempt, Outcome
 from .claim_results import (
     Accepted,
     AlreadyDone,
@@ -55,9 +55,9 @@ from .claim_rules import (
 from .outcome_rules import conflict_outcome
 from .question_rules import Question
 from .questions import close_expired
-from .records import NEVER_SENT, Action, ActionRequest, Attempt, Outcome
 from .run_records import Run
 from .run_rules import is_for_the_relay, may_start, will_be_sent
+from .statements import Connection, Row, execute, fetch, fetch_all, fetch_one, fetch_row
 
 
 async def claim_action(connection: Connection, request: ActionRequest, attempt: Attempt) -> Claim:

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from ..idempotency_key import default_idempotency_key
 from ..identity import ActionKey, Position, RunKey, split_action_key
+from .action_records import Action, ActionRequest, Attempt, Effect
 from .question_rules import Question
-from .records import Action, ActionRequest, Attempt, Effect
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,8 @@ from typing import Final
 
 from ..canonical import scrub
 from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence
+from .action_records import Action, ActionRequest, Attempt, Effect, Outcome
 from .question_rules import Question
-from .records import Action, ActionRequest, Attempt, Effect, Outcome
 
 
 class Verdict(Enum):

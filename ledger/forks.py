@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..errors import ResetRefused, StaleThread
 from ..identity import RunKey, is_from
-from .calls import Connection, execute, fetch, fetch_all, fetch_one, fetch_row, fetch_rows
+from .open_turns import close_actions, close_sub_runs
 from .run_records import Run
 from .run_rules import called_at
+from .statements import Connection, execute, fetch, fetch_all, fetch_one, fetch_row, fetch_rows
 from .thread_records import StoredMessage, Thread
 from .thread_rules import check_alive, check_goes_back
-from .turn_closure import close_actions, close_sub_runs
 
 
 async def fork_run(connection: Connection, run_key: RunKey, step: int) -> int:

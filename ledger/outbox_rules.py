@@ -20,8 +20,8 @@ from ..errors import (
 )
 from ..idempotency_key import MAX_IDEMPOTENCY_KEY, check_idempotency_key, default_idempotency_key
 from ..identity import OUTBOX, OUTBOX_POSITION, ActionKey, RunKey, action_key
-from .codec import error_text
-from .records import NEVER_SENT, Effect
+from .action_records import NEVER_SENT, Effect
+from .result_codec import error_text
 
 
 class _Named(Protocol):

@@ -12,11 +12,11 @@ from typing import Any
 
 from ..errors import Fenced
 from ..identity import ActionKey
-from .calls import Connection, execute, fetch, fetch_all, fetch_rows
+from .action_records import Action, Outcome
 from .claim_results import Dispatched, HeldClaim
 from .outcome_rules import judge_settlement, standing_outcome
-from .records import Action, Outcome
 from .run_records import Run
+from .statements import Connection, execute, fetch, fetch_all, fetch_rows
 
 
 async def record_outcome(

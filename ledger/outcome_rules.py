@@ -10,8 +10,8 @@ from typing import Final
 from ..canonical import parse
 from ..errors import Fenced, IdempotencyKeyConflict, SettlementRefused
 from ..identity import ActionKey
+from .action_records import Action, Outcome
 from .claim_results import Dispatched, HeldClaim
-from .records import Action, Outcome
 
 CONFLICT: Final = IdempotencyKeyConflict.__name__
 """The kind of the error that is recorded for a refused claim of a domain key."""

@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 from ..canonical import canonical, parse
 from ..identity import ActionKey, Position, RunKey, action_key
-from .records import Outcome
+from .action_records import Outcome
 
 EXPIRED: Final = "AnswerExpired"
 """The kind of the error with which a call ends whose question was not answered in time."""

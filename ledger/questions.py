@@ -18,13 +18,13 @@ from typing import Final
 from ..canonical import storable
 from ..errors import AnswerRefused, Fenced, RunNotRunning
 from ..identity import ActionKey, RunKey
-from .calls import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_one
+from .action_records import Action
 from .claim_results import Dispatched, HeldClaim
 from .outcome import lock_with_domain_key, void_intent
 from .question_rules import Question, QuestionRequest, raised_before
-from .records import Action
 from .run_records import Run
 from .run_rules import may_raise_question
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_one
 
 _RUN_ENDED: Final = (
     "its run ended while its question waited, and an earlier attempt may have happened"

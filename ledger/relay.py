@@ -14,12 +14,12 @@ from typing import Final, cast
 from ..canonical import storable
 from ..errors import ReopenRefused
 from ..identity import ActionKey
-from .calls import Connection, LedgerCalls, execute, fetch, fetch_row
+from .action_records import Action, Outcome
 from .outcome import release
-from .records import Action, Outcome
 from .relay_rules import LostRun, QueuedAction, RelayEntry, check_reopens
-from .rows import read
+from .row_factory import read
 from .run_records import Run
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_row
 
 _TAKEN_FOR: Final = timedelta(seconds=15)
 """How long a relay has to begin with what it has taken. If it dies, the delay is so long."""

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from ..errors import ReopenRefused
 from ..identity import ActionKey, RunKey
-from .records import Action, Effect
+from .action_records import Action, Effect
 from .run_records import Run
 
 RelayTask = Literal["send", "lookup", "undo"]

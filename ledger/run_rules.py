@@ -17,7 +17,7 @@ from ..errors import (
     SubAgentClosed,
 )
 from ..identity import UNDO_PREFIX, Position, RunKey, epoch_of, position_in_parent, step_of
-from .records import Action, ActionRequest
+from .action_records import Action, ActionRequest
 from .run_records import Run
 
 

@@ -1,6 +1,6 @@
 """`RunLedger`: the runs: opened, stopped, ended.
 
-Every method is one bounded ledger call (see `calls`), which opens its own transaction or is a
+Every method is one bounded ledger call (see `statements`), which opens its own transaction or is a
 single statement.
 """
 
@@ -12,8 +12,8 @@ from datetime import datetime
 from ..canonical import storable
 from ..errors import RunInputConflict, RunNotRunning
 from ..identity import RunKey, parent_of
-from .calls import Connection, LedgerCalls, execute, fetch, fetch_one
 from .run_records import Run
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_one
 
 
 class RunLedger(LedgerCalls):

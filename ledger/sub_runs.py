@@ -13,7 +13,7 @@ assigns it, in the order of the engine's clock, and a claim of any other workflo
                                         that workflow, and calls again
     a later call's workflow             `Fenced`: the caller is an execution from before a reset
 
-Every method is one bounded ledger call (see `calls`), which opens its own transaction.
+Every method is one bounded ledger call (see `statements`), which opens its own transaction.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import Final
 from ..canonical import storable
 from ..errors import RunNotRunning
 from ..identity import RunKey, parent_of
-from .calls import Connection, LedgerCalls, execute, fetch, fetch_all
-from .records import Action
+from .action_records import Action
 from .run_records import Run
 from .run_rules import check_ancestors, check_sub_run
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_all
 
 _ALL: Final = 1_000_000
 

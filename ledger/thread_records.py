@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, Literal
 
 from ..identity import RunKey
-from .records import Action
+from .action_records import Action
 from .run_records import Run
 
 MessageRole = Literal["user", "assistant", "tool"]

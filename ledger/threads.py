@@ -9,7 +9,7 @@ A commit names the version that it started from. If another one came between, no
 written (`StaleThread`): no message is lost, and none is overwritten. A turn's completion is
 there once, by run and model turn: the first one stands, and a repeated commit returns it.
 
-Every method is one bounded ledger call (see `calls`), which opens its own transaction.
+Every method is one bounded ledger call (see `statements`), which opens its own transaction.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from psycopg.rows import dict_row
 
 from ..errors import RequestConflict, RunNotRunning, ThreadDeleted, ThreadNotFound
 from ..identity import Position, RunKey
-from .calls import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_each, fetch_row
+from .action_records import Action
 from .forks import fork_run
-from .records import Action
-from .rows import read, record_row
+from .open_turns import close_turn
+from .row_factory import read, record_row
 from .run_records import Run
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_each, fetch_row
 from .thread_records import NO_STATE, Committed, Conversation, Request, StoredMessage, Thread, Turn
 from .thread_rules import check_alive, stale
-from .turn_closure import close_turn
 
 
 class ThreadLedger(LedgerCalls):

@@ -21,9 +21,9 @@ from typing import Any
 from ..canonical import storable
 from ..errors import RunNotRunning
 from ..identity import ActionKey, RunKey
-from .calls import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_row
-from .records import Action
+from .action_records import Action
 from .run_records import Run
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_row
 from .undo_rules import DueUndo, UndoReport, due, must_undo, report
 
 

@@ -38,7 +38,7 @@ from ..identity import (
     undo_position,
     within_run,
 )
-from .records import Action, Effect
+from .action_records import Action, Effect
 from .run_records import Run
 
 Fate = Literal["undone", "stands", "unknown"]

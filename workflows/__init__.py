@@ -5,8 +5,8 @@ from ..activities.contract.plans import PlanInput, PlanResult, StepResult
 from .action_headers import ActionHeaders
 from .agent_run import AgentRun
 from .plan_run import PLAN_RUN, PlanRun
+from .relay_workflows import Relay, SettleAction
 from .run_input import AGENT_RUN, RunInput
-from .settle_action import Relay, SettleAction
 from .undo_run import UNDO_RUN, UndoRun
 
 __all__ = [

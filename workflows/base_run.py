@@ -28,8 +28,7 @@ with workflow.unsafe.imports_passed_through():
     from .action_headers import this_run
     from .activity_calls import cancelled, despite_cancellation, failure, run_ledger_activity
     from .progress import Progress
-    from .run_end import final_error, is_stop, undo_reason
-    from .run_failure import run_failure
+    from .run_end import final_error, is_stop, run_failure, undo_reason
     from .tool_calls import ToolCalls
     from .undo import Undo, with_report
 

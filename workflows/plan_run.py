@@ -37,7 +37,7 @@ with workflow.unsafe.imports_passed_through():
     from ..canonical import Json, dumps, scrub
     from ..errors import PlanFailed, UnrepresentableValue
     from ..identity import Position, position
-    from ..ledger.records import Effect
+    from ..ledger.action_records import Effect
     from .action_headers import Surroundings, surroundings, this_run
     from .activity_calls import failure, raise_if_cancelled, run_ledger_activity, side_by_side
     from .base_run import BaseRun, handlers_finished, read_input

@@ -15,14 +15,13 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.activity_failure import ErrorFields
+    from ..activities.contract.activity_failure import ErrorFields, passed_on
     from ..activities.contract.turns import RUN_LOST
     from ..canonical import scrub
-    from ..errors import Fenced, RunNotRunning, StaleThread
+    from ..errors import Fenced, ModelUnavailable, NodeTimeout, RunNotRunning, StaleThread
     from ..identity import parent_of
     from .action_headers import this_run
     from .activity_calls import cancelled
-    from .run_failure import run_failure
 
 _STOP_WAIT: Final = timedelta(seconds=10)
 """How long a run that may start nothing waits for the cancellation that follows a stop."""
@@ -97,3 +96,16 @@ def _is_retried(error: BaseException) -> bool:
     if not isinstance(ends, ApplicationError):
         return True
     return not (ends.non_retryable or ends.type in (policy.non_retryable_error_types or ()))
+
+
+def run_failure(error: ActivityError) -> BaseException:
+    """Return what the run ends with: the activity's own failure, by its type.
+
+    Final, but for a model that could not answer: a retry policy of the workflow mends that,
+    and finds everything before that turn recorded.
+    """
+    cause = error.cause
+    if not isinstance(cause, ApplicationError):
+        return cause or error
+    final = cause.type not in (ModelUnavailable.__name__, NodeTimeout.__name__)
+    return passed_on(cause, final=final)

@@ -22,11 +22,11 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.spec import ToolSpec
     from ..canonical import digest, dumps, parse, scrub
     from ..identity import Position, action_key
-    from ..ledger.records import Effect
+    from ..ledger.action_records import Effect
     from .action_headers import this_run
     from .activity_calls import raise_if_cancelled, run_ledger_activity
+    from .finished_call import content_share, settled_reply, state_of
     from .progress import CallProgress, Progress, summarise
-    from .settled_call import content_share, settled_reply, state_of
     from .sub_agent import run_sub_agent
 
 _CHECK_AGAIN: Final = 3_600.0

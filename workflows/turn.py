@@ -41,9 +41,9 @@ with workflow.unsafe.imports_passed_through():
         side_by_side,
         type_of,
     )
+    from .finished_call import content_share
     from .progress import Progress
     from .run_input import OpenRequest, RunInput
-    from .settled_call import content_share
     from .tool_calls import ToolCalls
 
 MAX_CONVERSATION: Final = 1_700_000

@@ -32,8 +32,8 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import ActionKey, RunKey, split_action_key
     from ..ledger.undo_rules import UndoReport
     from .activity_calls import run_ledger_activity
+    from .finished_call import state_of, step_reply
     from .progress import Progress
-    from .settled_call import state_of, step_reply
 
 _TRY_AGAIN: Final = "`commitline undo RUN` tries again what stands."
 _ALL_UNDONE: Final = "What can be undone of it is undone."

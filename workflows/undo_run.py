@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from ..ledger.undo_rules import UndoReport
     from .activity_calls import despite_cancellation
     from .progress import Progress
-    from .run_failure import run_failure
+    from .run_end import run_failure
     from .undo import Undo
 
 UNDO_RUN: Final = "UndoRun"

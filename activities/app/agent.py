@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from ...errors import DefinitionError
-from ...ledger.records import Effect
+from ...ledger.action_records import Effect
 from ..contract.conversation import ToolDefinition
 from ..contract.deadlines import UNSET, Deadline, RunLimits, resolve
 from ..contract.final_result import FINAL_RESULT

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from ...ledger.codec import error_text
+from ...ledger.result_codec import error_text
 
 
 class ContainedError(Exception):

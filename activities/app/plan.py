@@ -20,7 +20,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ...canonical import Json, canonical, scrub
 from ...errors import PlanInvalid, UnrepresentableValue
-from ...ledger.codec import error_text
+from ...ledger.result_codec import error_text
 from ..contract.encoding import to_text
 from ..contract.plans import Path, PlannedStep, Reference
 from .plan_check import check_order, check_structure

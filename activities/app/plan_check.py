@@ -24,7 +24,7 @@ from typing import Final
 
 from ...canonical import parse, scrub
 from ...errors import ActionError, PlanInvalid, UnrepresentableValue
-from ...ledger.records import Effect
+from ...ledger.action_records import Effect
 from ..contract.plans import PlannedStep
 from .tool import Tool
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...canonical import canonical, dumps
 from ...errors import StateUnusable
-from ...ledger.codec import error_text
+from ...ledger.result_codec import error_text
 from ..contract.sizes import MAX_STATE
 from ..contract.state_changes import Changes
 from .state import State

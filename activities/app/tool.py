@@ -18,8 +18,8 @@ from ...canonical import Json, digest, dumps, parse
 from ...errors import ActionError, InvalidArguments, StateUnusable
 from ...idempotency_key import KeyTemplate
 from ...identity import ActionKey, Position, RunKey
-from ...ledger.codec import encode_result
-from ...ledger.records import Effect, Outcome
+from ...ledger.action_records import Effect, Outcome
+from ...ledger.result_codec import encode_result
 from ..contract.conversation import ToolDefinition
 from ..contract.deadlines import Deadline
 from .state import State

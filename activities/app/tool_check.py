@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any, Final
 
 from ...errors import DefinitionError
-from ...ledger.records import Effect
+from ...ledger.action_records import Effect
 from ..contract.deadlines import LONGEST
 from .tool import RESULT, Isolation, Relay, Tool, UndoUnknown
 

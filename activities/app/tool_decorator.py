@@ -17,7 +17,7 @@ from typing import Any
 
 from ...errors import DefinitionError
 from ...idempotency_key import KeyTemplate
-from ...ledger.records import Effect
+from ...ledger.action_records import Effect
 from ..contract.deadlines import UNSET, Deadline
 from .signature import arguments_of, may_return_none, returns_of
 from .tool import Isolation, Relay, Tool, UndoUnknown

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 
 from ...canonical import scrub
 from ...errors import DefinitionError, NotAttempted, StillInProgress, ToolRefused, ToolTimeout
-from ...ledger.codec import error_text
-from ...ledger.records import Outcome
+from ...ledger.action_records import Outcome
+from ...ledger.result_codec import error_text
 from ..contract.retry_rules import ERROR_STATUSES, RETRYABLE_STATUSES, requested_delay
 from .contained_error import ContainedError
 

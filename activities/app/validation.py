@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from ...canonical import scrub
 from ...errors import CommitlineError
-from ...ledger.codec import error_text
+from ...ledger.result_codec import error_text
 
 _MAX_PROBLEMS: Final = 5
 _MAX_TEXT: Final = 500

@@ -17,7 +17,7 @@ from temporalio.common import RawValue
 from ...canonical import digest, parse
 from ...errors import MissingActionHeader, UnrepresentableValue
 from ...identity import ActionKey, Position, RunKey
-from ...ledger.records import Purpose
+from ...ledger.action_records import Purpose
 from .encoding import pack, unpack
 
 HEADER: Final = "commitline-action"

@@ -7,8 +7,8 @@ from typing import Final
 from uuid import UUID
 
 from ...identity import ActionKey
+from ...ledger.action_records import Outcome, OutcomeKind
 from ...ledger.claim_results import Dispatched, HeldClaim
-from ...ledger.records import Outcome, OutcomeKind
 from .sizes import MAX_CONTENT
 
 

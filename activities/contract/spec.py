@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...ledger.records import Effect
+from ...ledger.action_records import Effect
 from .conversation import Completion, ToolDefinition
 from .deadlines import DEFAULTS, CallLimits
 from .final_result import output_tool

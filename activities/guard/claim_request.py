@@ -18,7 +18,7 @@ from ...errors import ActionError, Fenced, InvalidArguments, LedgerUnavailable, 
 from ...idempotency_key import undo_key
 from ...identity import ActionKey, action_key
 from ...ledger import Action, ActionLedger, ActionRequest
-from ...ledger.codec import error_text
+from ...ledger.result_codec import error_text
 from ..app.state_copy import GivenState
 from ..app.tool_context import UndoneAction
 from ..contract.sizes import MAX_STATE

@@ -33,7 +33,7 @@ from ...errors import (
 )
 from ...idempotency_key import KeyTemplate
 from ...ledger import Action, ActionRequest, Effect, Outcome
-from ...ledger.codec import error_text
+from ...ledger.result_codec import error_text
 from ..app.tool_failure import Exceptions, ToolFailure, exception_classes
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED

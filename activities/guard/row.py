@@ -25,17 +25,7 @@ from .claims import Claims
 from .guarded_call import GuardedCall
 from .invocation import NotBegun
 from .ledger_write import finish, persist
-from .outcome import (
-    NO_TIME,
-    Again,
-    Asked,
-    Follows,
-    Known,
-    Stopped,
-    Unknown,
-    Unsent,
-    late_outcome,
-)
+from .outcome import NO_TIME, Again, Asked, Follows, Known, Stopped, Unknown, Unsent, late_outcome
 from .question_record import write_question
 
 Ended: TypeAlias = Outcome | Action | Unrecorded | Question

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from ...canonical import dumps, parse
 from ...errors import ActionError, IdempotencyKeyConflict, NodeTimeout
+from ...ledger.action_records import Action, Outcome
 from ...ledger.question_rules import Question
-from ...ledger.records import Action, Outcome
 from ..contract.deadlines import wait_seconds
 from ..contract.outcomes import Unrecorded
 from ..contract.reply import CallQuestion, Reply

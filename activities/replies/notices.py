@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...canonical import dumps
-from ...ledger.records import Action
+from ...ledger.action_records import Action
 from ..contract.state_changes import Conflict, Dropped
 from .reply_content import bounded
 from .standing_actions import listed, shortened

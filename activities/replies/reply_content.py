@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from ...ledger.records import Outcome
+from ...ledger.action_records import Outcome
 from ..contract.encoding import to_text
 from ..contract.reply import Reply
 from ..contract.sizes import MAX_CONTENT

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ...identity import within_run
-from ...ledger.records import Action
+from ...ledger.action_records import Action
 
 _MAX_TEXT: Final = 500
 """Characters that are shown of arguments, and of a result."""

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ...canonical import scrub
-from ...ledger.records import Outcome
+from ...ledger.action_records import Outcome
 from ..app.state_copy import GivenState
 from ..app.tool import Tool
 from ..app.tool_context import ToolContext, UndoneAction

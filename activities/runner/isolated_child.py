@@ -16,8 +16,8 @@ import threading
 from contextlib import suppress
 from typing import Any, Final
 
-from ...ledger.codec import error_text
-from ...ledger.records import Outcome
+from ...ledger.action_records import Outcome
+from ...ledger.result_codec import error_text
 from ..app.tool_failure import FailureKind, ToolFailure
 from .isolated_call import SIZE_BYTES, IsolatedCall, write_answer
 

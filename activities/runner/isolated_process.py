@@ -17,7 +17,7 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-from ...ledger.records import Outcome
+from ...ledger.action_records import Outcome
 from ..app.state_copy import GivenState
 from ..app.tool import Tool
 from ..app.tool_context import ToolContext

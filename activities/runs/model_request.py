@@ -20,7 +20,7 @@ from ...errors import (
     NodeTimeout,
     UnrepresentableValue,
 )
-from ...ledger.codec import error_text
+from ...ledger.result_codec import error_text
 from ..app.contained_error import raise_contained
 from ..app.output_type import OutputType
 from ..contract.activity_failure import ErrorFields

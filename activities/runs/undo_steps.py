@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...canonical import digest, dumps, parse, scrub
 from ...errors import ActionError, UnrepresentableValue
 from ...ledger import Action, DueUndo
-from ...ledger.records import Effect, Purpose
+from ...ledger.action_records import Effect, Purpose
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.action_header import ActionHeader

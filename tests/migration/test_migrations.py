@@ -47,7 +47,7 @@ from commitline.ledger import (
     ledger_pool,
     migrate,
 )
-from commitline.ledger.records import ActionStatus, OutcomeKind
+from commitline.ledger.action_records import ActionStatus, OutcomeKind
 from commitline.ledger.relay_rules import RelayTask
 from commitline.ledger.run_records import RunState
 from commitline.ledger.sql import QUERIES, Migration, migrations

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from commitline.canonical import MAX_DEPTH, Json, parse
-from commitline.ledger.codec import encode_error, encode_result, error_text
-from commitline.ledger.records import Outcome
+from commitline.ledger.action_records import Outcome
+from commitline.ledger.result_codec import encode_error, encode_result, error_text
 
 
 class Receipt(BaseModel):

@@ -270,8 +270,8 @@ def test_the_walk_over_imports_sees_what_it_should() -> None:
     """The tests above would pass if it saw nothing."""
     assert "psycopg" in reachable("ledger.action_ledger")
     assert "temporalio" in {found.split(".")[0] for found in reachable("workflows.agent_run")}
-    assert ".ledger.records" in reachable("workflows.agent_run")
-    assert ".canonical" in imports_of("ledger.records")
+    assert ".ledger.action_records" in reachable("workflows.agent_run")
+    assert ".canonical" in imports_of("ledger.action_records")
     assert ".activities.app.agent" in reachable("worker")
     # Handed on by a package, and imported in a function.
     assert ".ledger.action_ledger" in imports_of("client")

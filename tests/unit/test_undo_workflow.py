@@ -13,7 +13,7 @@ from commitline.activities.contract.reply import Reply
 from commitline.activities.contract.undo import UndoStep
 from commitline.activities.replies import call_reply
 from commitline.identity import ActionKey, Position, RunKey
-from commitline.workflows import settled_call
+from commitline.workflows import finished_call as settled_call
 from commitline.workflows.progress import Progress
 from commitline.workflows.undo import Undo
 

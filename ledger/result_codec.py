@@ -18,7 +18,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..canonical import dumps
 from ..errors import UnrepresentableValue
-from .records import Outcome
+from .action_records import Outcome
 
 MAX_ERROR_TEXT: Final = 4_000
 """Characters of an exception's text that are kept."""

@@ -29,8 +29,8 @@ with workflow.unsafe.imports_passed_through():
     from ..canonical import parse, scrub
     from ..identity import ActionKey
     from .activity_calls import run_ledger_activity, run_relay_activity
+    from .finished_call import state_of, step_reply
     from .progress import Progress
-    from .settled_call import state_of, step_reply
 
 _MAX_RESTARTS: Final = 20
 """How often a call that was not dispatched starts again. Then the action is due again later, so

@@ -19,11 +19,11 @@ from ..identity import (
     parent_of,
     started_workflow_of,
 )
-from .calls import Connection, execute, fetch, fetch_all, fetch_one, fetch_rows
+from .action_records import Action, Outcome
 from .outcome import void_intent
-from .records import Action, Outcome
 from .run_records import Run
 from .run_rules import called_at
+from .statements import Connection, execute, fetch, fetch_all, fetch_one, fetch_rows
 from .thread_records import Thread
 from .thread_rules import check_alive
 

@@ -19,7 +19,7 @@ from psycopg.rows import AsyncRowFactory
 from ..errors import LedgerUnavailable, Unstorable
 from .deadline import within
 from .pool import Connection, Pool
-from .rows import record_row
+from .row_factory import record_row
 from .sql import QUERIES
 
 __all__ = [
