@@ -14,7 +14,7 @@ The module reads from top to bottom, as a claim goes:
 Rows are locked in one order: the run; the action's own row, if there is one; else the domain key of
 the action that it undoes, its own domain key, and the action that holds that key.
 
-Nothing is decided here: `run_rules` judges the run, `claim_rules` judges the actions.
+`run_rules` judges the run, `claim_rules` judges the actions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from .claim_results import (
     stored_call,
 )
 from .claim_rules import (
-    FORWARD,
+    MAY_SEND,
     Standing,
     Verdict,
     check_undoes_the_same,
@@ -67,7 +67,7 @@ async def claim_action(connection: Connection, request: ActionRequest, attempt: 
         return new_call(request, attempt)
     claim = await claimant.claim_found()
     if claim is None and request.purpose == "forward":
-        # The run has ended. An execution that began after that end goes on with it.
+        # The run has ended. `reopen_run` opens it for an execution that began after that end.
         await execute(connection, "reopen_run", **claimant.parameters)
         claim = await claimant.claim_found()
     if claim is None:
@@ -136,26 +136,26 @@ class _Claimant:
             if request.purpose == "relay" and not is_for_the_relay(run, own):
                 raise RunNotRunning(f"the run {request.run_key} goes on, and carries it out itself")
             only_looks_up = request.lookup_only and verdict is Verdict.LOOK_UP
-            if verdict in FORWARD and not only_looks_up and not may_start(run, request):
+            if verdict in MAY_SEND and not only_looks_up and not may_start(run, request):
                 return None
             return await self._act_on(own, verdict)
 
     async def _claim_unwritten(self) -> Claim:
         """Claim an action that has no row yet."""
-        claimant = await self._linked()
+        claimant = await self._naming_what_it_undoes()
         request = claimant._request
         if request.domain_key is not None:
             return await claimant._claim_domain_key(request.domain_key)
-        if request.purpose == "forward":  # two undos are of two actions, however equal
+        if request.purpose == "forward":  # an undo repeats no other undo: each has its own action
             unknown = await fetch(self._connection, Action, "open_unknown", **claimant.parameters)
             if unknown is not None:
                 return await claimant._insert_duplicate(unknown)
         return await claimant._insert(generation=1)
 
-    async def _linked(self) -> _Claimant:
-        """Name the action that the call undoes, and lock the domain key of that one.
+    async def _naming_what_it_undoes(self) -> _Claimant:
+        """Name the action that the call undoes, and lock the domain key of that action.
 
-        It is locked before the undo's own key: a duplicate of an earlier undo frees it.
+        That key is locked before the undo's own: a duplicate of an earlier undo frees it.
         """
         request = self._request
         if request.undoes_domain_key is not None:
@@ -210,7 +210,7 @@ class _Claimant:
             return await self._refuse(conflict)
         if standing is Standing.PERHAPS_UNDONE:
             return AlreadyDone(await self._insert_settled(perhaps_undone(holder)))
-        if question is not None and question.state == "waiting" and verdict in FORWARD:
+        if question is not None and question.state == "waiting" and verdict in MAY_SEND:
             # The answer may take days: too long to wait here. And the answer is for the call that
             # raised the question: that one is carried out, or none.
             return AlreadyDone(await self._insert_settled(waits_for_answer(question)))
@@ -233,6 +233,7 @@ class _Claimant:
             case Verdict.PARK:
                 return Parked(await self._park(row))
             case Verdict.GO_ON:
+                # More than one try: an attempt before this one dispatched the row too.
                 return await self._stored_call(row, row, taken_over=row.tries > 1)
             case Verdict.DISPATCH | Verdict.TAKE_OVER:
                 taken = await self._take(row, "dispatch")

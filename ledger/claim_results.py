@@ -1,6 +1,6 @@
 """What a claim gives to its attempt: to call, to look up, to return, to wait.
 
-Pure values; `claim` writes the rows, `claim_rules` says which of these it is.
+Pure values; `claim` writes the rows, `claim` makes one of the verdict of `claim_rules`.
 """
 
 from __future__ import annotations

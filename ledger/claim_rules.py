@@ -6,14 +6,15 @@ locks the rows, calls these, and writes what they say.
     found                                        the attempt
     -----                                        -----------
     no row                                       writes it, dispatched, and calls
+    a row that the relay sends, in any state     answers that it is accepted
     an intent: nothing was sent                  dispatches and calls
-    ... that the relay sends, in whatever state  answers that it is accepted
     done                                         returns the stored outcome
     parked                                       answers unknown
     dispatched by this very attempt              goes on: the COMMIT's answer was lost
     dispatched by an earlier attempt             takes over, by the row's effect: calls
                                                  again, looks it up, or parks
     dispatched by a later attempt                is fenced: calls nothing
+    dispatched for another action, which is live waits
     the domain key, held by another action:
       done, same arguments                       returns that outcome, as a duplicate
       ... and its run is being undone            waits: the key is free soon, or the action stands
@@ -25,6 +26,9 @@ locks the rows, calls these, and writes what they say.
       other arguments                            is refused: the existing action stands
     an earlier turn's equal call, unknown        answers unknown, and names it (no domain key)
     another tool or other arguments here         fails the run: the plan diverged
+
+*Is refused* of a business fact that another action has: a row with an error and without effect.
+For other arguments `ActionLedger.claim` raises `IdempotencyKeyConflict` from that row, each time.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ class Verdict(Enum):
     """Look it up in the downstream system."""
 
 
-FORWARD: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.LOOK_UP})
+MAY_SEND: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.LOOK_UP})
 """The verdicts by which something is sent, now or later: only in a run that is running."""
 
 
