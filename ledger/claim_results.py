@@ -1,6 +1,6 @@
 """What a claim gives to its attempt: to call, to look up, to return, to wait.
 
-Pure values; `claim` writes the rows, `claim` makes one of the verdict of `claim_rules`.
+Pure values. `claim_rules` gives the verdict on a row, `claim` acts on it and returns one of these.
 """
 
 from __future__ import annotations
