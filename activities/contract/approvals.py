@@ -8,7 +8,7 @@ from typing import Final
 from ...identity import Position, RunKey
 from .reply import Reply
 
-CHECK_APPROVAL: Final = "commitline.admit"
+CHECK_APPROVAL: Final = "commitline.check_approval"
 DECIDE: Final = "commitline.decide"
 
 
