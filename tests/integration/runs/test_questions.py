@@ -219,7 +219,7 @@ async def test_an_answer_is_for_its_call_alone_and_for_what_was_asked(bench: Ben
         (first,) = await asked(run, {"price": 100})
         await run.answer(first, "yes", by="ada")
         (second,) = await asked(run, {"price": 120})
-        with pytest.raises(AnswerRefused, match="asked something else"):
+        with pytest.raises(AnswerRefused, match="raised another question"):
             await run.answer(first, "no", by="bob")
         await run.answer(second, "dear", by="ada")
         (third,) = await asked(run, {"price": 120})
