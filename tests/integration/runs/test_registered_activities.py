@@ -40,7 +40,8 @@ async def test_a_worker_registers_the_activities_that_the_contract_names(bench: 
         ) as worker,
     ):
         defined = [
-            activity._Definition.from_callable(found) for found in worker.config()["activities"]
+            activity._Definition.from_callable(found)
+            for found in worker.config().get("activities", [])
         ]
 
     registered = {one.name for one in defined if one is not None and one.name is not None}
