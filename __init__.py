@@ -4,6 +4,7 @@ The handful that an application needs; the rest is in the sub-packages. Names ar
 when they are first used, so that `commitline.ledger` alone needs neither Temporal nor a model.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -121,6 +122,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    from .lazy_exports import find
-
-    return find(__name__, _HOMES, name)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)

@@ -4,6 +4,7 @@ Usable alone: it knows nothing of Temporal and needs only psycopg and pydantic.
 ``docs/ledger.md`` shows it in a program without either workflow or model.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -140,6 +141,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    from ..lazy_exports import find
-
-    return find(__name__, _HOMES, name)
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.metadata
+import importlib.util
 import re
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ NOT_SHIPPED = {"tests", "bench", "docs", "build", "dist", "deploy", "commitline.
 FLOORS = (
     # From the ground up: a room imports from the rooms before it, and from itself.
     ("errors",),
-    ("lazy_exports", "crash", "process", "logs", "canonical"),
+    ("crash", "process", "logs", "canonical"),
     ("identity",),
     ("idempotency_key",),
     ("config",),
@@ -242,7 +243,7 @@ def reachable(name: str) -> set[str]:
     """Return everything that a module imports, and what that imports, and so on.
 
     The packages of a module are imported with it, so what their ``__init__`` imports counts too;
-    not of those that import a name when it is first used (`commitline.lazy_exports`).
+    not of those that import a name when it is first used (PEP 562).
     """
     found: set[str] = set()
     waiting = [name]
@@ -294,8 +295,19 @@ def test_a_lazy_package_imports_nothing_before_a_name_is_used(package: str) -> N
     }
     module = importlib.import_module(f"commitline.{package}".rstrip("."))
 
-    assert eager == {"TYPE_CHECKING"}
+    assert eager == {"TYPE_CHECKING", "import_module"}
     assert sorted(told) == sorted(module._HOMES) == sorted(module.__all__)
+
+
+def test_the_root_can_be_imported_as_a_module_of_no_package() -> None:
+    """pytest does so where the clone's folder has a name that is no identifier."""
+    spec = importlib.util.spec_from_file_location("no-package", ROOT / "__init__.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    assert getattr(module, "pytest_plugins", None) is None
 
 
 def test_workflow_code_runs_without_a_database_driver_and_an_application() -> None:
@@ -328,7 +340,7 @@ def test_a_package_lists_exactly_what_it_exports(package: str) -> None:
     imported = {
         alias.asname or alias.name
         for node in tree.body
-        if isinstance(node, ast.ImportFrom) and node.level and node.module != "lazy_exports"
+        if isinstance(node, ast.ImportFrom) and node.level
         for alias in node.names
         if not alias.name.startswith("_")
     }
