@@ -109,6 +109,10 @@ class AgentClient:
     ) -> RunHandle:
         """Start a run, or join the one that has this id and the same input. Safe to repeat.
 
+        The ledger is asked before Temporal: a run that it has is never begun again, also after
+        Temporal has forgotten it (retention, a deleted history). The handle then has the run's
+        actions, and everything that asks Temporal raises `RunNotFound`.
+
         Args:
             agent: An agent's name in the worker's app.
             prompt: What the agent is to do.
@@ -132,7 +136,9 @@ class AgentClient:
             ThreadDeleted: The conversation was deleted.
             RequestConflict: The request's id was used for another text.
             RunFailed: Temporal refuses it (a prompt over its payload limit).
-            ConfigurationError: No server answers, or the namespace is missing.
+            LedgerUnavailable: The ledger cannot say whether it has the run. Start it again.
+            ConfigurationError: No database is configured, no server answers, or the namespace is
+                missing.
         """
         limits = RunLimits(
             tool_timeout=tool_timeout,
@@ -153,8 +159,8 @@ class AgentClient:
         given = RunInput(agent=agent, prompt=prompt, limits=kept)
         check_run_id(id)
         options = start_options(given, id=id, task=prompt, task_queue=self.task_queue)
-        await start_or_join(self._connection, options, given.digest, retry_policy)
-        return self.run(id)
+        first = await start_or_join(self._connection, options, given.digest, retry_policy)
+        return RunHandle(self._connection, id, first=first)
 
     async def start_plan(
         self,
@@ -168,6 +174,7 @@ class AgentClient:
     ) -> PlanHandle:
         """Start a plan, or join the run that has this id and the same plan. Safe to repeat.
 
+        The ledger is asked before Temporal, as in `start`.
         The worker checks it once more, by the tools that it serves, before anything is called.
 
         Args:
@@ -182,7 +189,9 @@ class AgentClient:
         Raises:
             InvalidRunId: The id cannot be a run's.
             RunInputConflict: A run with this id was started with another plan.
-            ConfigurationError: No server answers, or the namespace is missing.
+            LedgerUnavailable: The ledger cannot say whether it has the run. Start it again.
+            ConfigurationError: No database is configured, no server answers, or the namespace is
+                missing.
         """
         limits = RunLimits(
             tool_timeout=tool_timeout,
@@ -195,8 +204,8 @@ class AgentClient:
         names = ", ".join(one.name for stage in plan.stages for one in stage)
         task = f"{plan.name}: {names}"
         options = start_options(given, id=id, task=task, task_queue=self.task_queue)
-        await start_or_join(self._connection, options, given.digest)
-        return self.plan(id)
+        first = await start_or_join(self._connection, options, given.digest)
+        return PlanHandle(self._connection, id, first=first)
 
     async def _start_on_thread(
         self, given: RunInput, request: Request, prompt: str, retry_policy: RetryPolicy | None

@@ -23,7 +23,7 @@ from temporalio.service import RPCError
 
 from ..activities.contract.encoding import unpack
 from ..canonical import scrub
-from ..errors import RunFailed
+from ..errors import RunFailed, RunNotFound
 from ..identity import RunKey, run_key
 from ..workflows.action_headers import MEMO_RUN_KEY
 from ..workflows.progress import Progress
@@ -76,7 +76,12 @@ class RunWorkflow:
             # Another run has the id by now.
             return await self._connection.workflow(self.id, run_id=self._first).describe()
         except RPCError as err:
-            raise refused(self.id, err) from err
+            error = refused(self.id, err)
+            if self._first is not None and isinstance(error, RunNotFound):
+                error = RunNotFound(
+                    f"Temporal no longer has the run {self.id!r}; the ledger has what it did"
+                )
+            raise error from err
 
     def only(self, described: WorkflowExecutionDescription) -> RunWorkflow:
         """Return the workflow of the run that was described, and of no later one of its id."""
@@ -92,9 +97,14 @@ class RunWorkflow:
         """Return the key under which the ledger has the run.
 
         Raises:
-            RunNotFound: No run has this id.
+            RunNotFound: No run has this id, and the handle was made for none.
         """
-        return await run_key_of(await self.describe())
+        try:
+            return await run_key_of(await self.describe())
+        except RunNotFound:
+            if self._first is None:
+                raise
+            return run_key(self.id, self._first)  # Temporal forgets it; the ledger does not
 
     async def cancel(self, reason: str) -> None:
         """Cancel whichever execution of this run is at work, and no other run of its id."""

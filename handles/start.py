@@ -1,7 +1,9 @@
 """How a run is started: what every start says to Temporal, and how a repeated one is recognised.
 
-The digest of the input lies in the workflow's memo. A start whose id is taken joins the run
-there if the digests are the same, and is refused if they are not.
+The digest of the input lies in the ledger and in the workflow's memo. A start whose id is taken
+joins the run there if the digests are the same, and is refused if they are not. The ledger is asked
+first: Temporal forgets a run after the namespace's retention, or when its history is deleted, and
+would begin it anew.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from temporalio.service import RPCError
 from ..activities.contract.encoding import pack
 from ..canonical import scrub
 from ..errors import RunInputConflict, ThreadBusy
+from ..identity import first_execution
+from ..ledger import Run
 from ..workflows import AGENT_RUN, PLAN_RUN, PlanInput, RunInput
 from ..workflows.run_input import TASK_TIMEOUT
 from .connection import Connection
@@ -55,14 +59,24 @@ async def start_or_join(
     options: dict[str, Any],
     digest: str,
     retry_policy: RetryPolicy | None = None,
-) -> None:
+) -> str | None:
     """Start a run of its own id, or join the one that has this id and the same input.
+
+    Returns:
+        The id of the first execution of the run that the ledger has; None if it had none.
 
     Raises:
         RunInputConflict: A run with this id was started with other input.
+        LedgerUnavailable: The ledger cannot say whether it has this run. Nothing was started.
         CommitlineError: Temporal refuses it, or does not answer.
     """
     workflow_id = options["id"]
+    namespace = connection.temporal.namespace
+    begun = await (await connection.ledger()).runs.begun(workflow_id, namespace=namespace)
+    if begun is not None:
+        if not _may_be_of(begun, digest):
+            raise _conflict(workflow_id)
+        return first_execution(begun.run_key)
     try:
         await connection.temporal.start_workflow(
             **options,
@@ -75,7 +89,18 @@ async def start_or_join(
     except RPCError as err:
         raise refused(workflow_id, err) from err
     if await _digest_of(await RunWorkflow(connection, workflow_id).describe()) != digest:
-        raise RunInputConflict(f"the run {workflow_id!r} exists and was started with other input")
+        raise _conflict(workflow_id)
+    return None
+
+
+def _may_be_of(begun: Run, digest: str) -> bool:
+    """Whether a run may have this input; of one that was stopped before it opened no one knows."""
+    never_opened = begun.stopped_at is not None and not begun.input_digest
+    return never_opened or begun.input_digest == digest
+
+
+def _conflict(workflow_id: str) -> RunInputConflict:
+    return RunInputConflict(f"the run {workflow_id!r} exists and was started with other input")
 
 
 async def start_on_thread(

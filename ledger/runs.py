@@ -157,6 +157,15 @@ class RunLedger(LedgerCalls):
         """Return one run, or None. Safe to repeat; it only reads."""
         return await self._fetch(Run, "get_run", run_key=run_key)
 
+    async def begun(self, workflow_id: str, *, namespace: str) -> Run | None:
+        """Return the newest run that a caller started under a workflow id, or None; it only reads.
+
+        Args:
+            workflow_id: The id.
+            namespace: Temporal's. In another one the same id is another run.
+        """
+        return await self._fetch(Run, "get_begun", workflow_id=workflow_id, namespace=namespace)
+
     async def list(self, *, workflow_id: str | None = None, limit: int = 100) -> Sequence[Run]:
         """Return the newest runs first, those of one workflow id if it is given; it only reads."""
         return await self._fetch_all(Run, "list_runs", workflow_id=workflow_id, limit=limit)

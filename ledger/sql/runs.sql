@@ -84,6 +84,13 @@ update agent_actions
 -- get_run: one run.
 select *, clock_timestamp() as now from agent_runs where run_key = %(run_key)s;
 
+-- get_begun: the newest run that a caller started under a workflow id; a sub-agent's has its own.
+select *, clock_timestamp() as now from agent_runs
+ where workflow_id = %(workflow_id)s and parent_key is null
+   and coalesce(namespace, %(namespace)s) = %(namespace)s
+ order by created_at desc, run_key
+ limit 1;
+
 -- list_runs: the newest runs; those of one workflow id, if it is given.
 select *, clock_timestamp() as now from agent_runs
  where %(workflow_id)s::text is null or workflow_id = %(workflow_id)s
