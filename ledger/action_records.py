@@ -244,6 +244,14 @@ class Action:
         return self.parked_at is not None
 
     @property
+    def only_intended(self) -> bool:
+        """Whether nothing of it was sent, and nobody but its run is going to send it.
+
+        Only of such an action, or of one without a row, "not executed" is true.
+        """
+        return self.state == "intent" and not self.relayed
+
+    @property
     def leased(self) -> bool:
         """Whether an attempt may still be at work on it."""
         return self.lease_until is not None and self.lease_until > self.now

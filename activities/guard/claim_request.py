@@ -75,25 +75,31 @@ class RequestReader:
             return await self._begun_or(err, undoes)
 
     async def begun_before(self) -> ActionRequest | None:
-        """Return the request that stands at this position, if an earlier attempt wrote one.
+        """Return the request that stands at the position of a READ, if there is one.
+
+        Newer code may take a tool for a READ. What the row says counts then.
+        """
+        return None if self._call.nothing_written_before else await self._begun()
+
+    async def _begun(self) -> ActionRequest | None:
+        """Return the request that stands at this position, if an earlier attempt may have sent it.
 
         Arguments that were valid once may be refused later (a date that must lie ahead, a
-        stricter validator), and newer code may take a tool for a READ. What the row says counts
-        then: "not run" would be false.
+        stricter validator). What the row says counts then: "not run" would be false.
         """
-        if self._call.nothing_written_before:
-            return None
         found = await self._get(self._key)
-        if found is None:
-            return None
-        if found.status == "pending" and found.dispatched_at is None and not found.relayed:
-            return None  # an intent: nothing was sent, so a refusal is true
+        if found is None or found.only_intended:
+            return None  # nothing was sent, so a refusal is true
         return self._as_it_stands(found)
 
     async def _begun_or(
         self, refusal: ActionError, undoes: UndoneAction | None
     ) -> Prepared | ActionError:
-        begun = await self.begun_before()
+        """Return the refusal, unless the call was begun: the ledger says so, no sign of Temporal's.
+
+        It is asked only here, so a call that is accepted costs no look.
+        """
+        begun = await self._begun()
         return refusal if begun is None else Prepared(begun, undoes)
 
     async def _given_state(self) -> GivenState:

@@ -52,14 +52,18 @@ class GuardedCall:
 
     @property
     def nothing_written_before(self) -> bool:
-        """Whether no earlier attempt can have written anything, so that no look is needed.
+        """Whether no earlier attempt can have written anything, so that a READ need not look.
 
-        That is a first attempt in the run's first execution: a reset and a retry of the workflow
+        That is the first attempt in the run's first execution: a reset and a retry of the workflow
         run in another one. What the workflow starts again has `ActionHeader.again`.
+
+        The number of an attempt is no sign by itself: `temporal activity reset` sets it back to
+        one. Such an attempt was scheduled later than its activity was.
         """
         info = activity.info()
+        first = info.attempt == 1 and info.current_attempt_scheduled_time == info.scheduled_time
         in_first_execution = self.header.run_key.endswith(f"/{info.workflow_run_id}")
-        return info.attempt == 1 and in_first_execution and not self.header.again
+        return first and in_first_execution and not self.header.again
 
     @property
     def cancelled_with_its_run(self) -> bool:

@@ -16,7 +16,10 @@ from typing import Any, TypeVar
 import psycopg
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.api.workflowservice.v1 import (
+    ResetActivityRequest,
+    ResetWorkflowExecutionRequest,
+)
 from temporalio.client import Client, WorkflowHistory
 
 from commitline import RunHandle
@@ -134,6 +137,16 @@ class Bench:
                 reason="a test",
                 request_id=str(uuid.uuid4()),
                 workflow_task_finish_event_id=to or first,
+            )
+        )
+
+    async def reset_activity(self, id: str, at: str) -> None:
+        """Have the call at a position begin anew, as `temporal activity reset` does."""
+        await self.temporal.workflow_service.reset_activity(
+            ResetActivityRequest(
+                namespace=self.temporal.namespace,
+                execution=WorkflowExecution(workflow_id=id),
+                id=at,
             )
         )
 

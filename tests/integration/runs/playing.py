@@ -6,11 +6,15 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Final, TypeVar
 
 from commitline import Agent, App, RunHandle, Tool
 from commitline.activities.contract.conversation import Completion, ToolResult
 from commitline.activities.model.model import ModelRequest
+from commitline.handles.any_run import AnyRun
+
+from .bench import eventually
 
 T = TypeVar("T")
 
@@ -65,6 +69,22 @@ def turn_of(request: ModelRequest) -> int:
 def asked(request: ModelRequest) -> list[str]:
     """What people said, in order."""
     return [one.text for one in request.messages if one.role == "user"]
+
+
+class NoAnswerYet(ConnectionError):
+    """A provider has what it was sent, its answer is lost, and another try is far away."""
+
+    retry_after = timedelta(minutes=10)
+
+
+async def failed_once(run: AnyRun) -> None:
+    """Wait until a call of the run has failed, and Temporal waits to try it again."""
+
+    async def failed() -> bool:
+        described = (await run.describe()).raw_description
+        return any(one.HasField("last_failure") for one in described.pending_activities)
+
+    await eventually(failed)
 
 
 class Signals:
