@@ -15,6 +15,7 @@ from typing import Literal
 from ..canonical import storable
 from ..errors import ApprovalRefused, PlanDivergence, RunNotRunning
 from ..identity import ActionKey, Position, RunKey, action_key, epoch_of, step_of
+from .action_records import Action
 from .run_records import Run
 from .statements import Connection, LedgerCalls, execute, fetch
 
@@ -156,6 +157,20 @@ class ApprovalLedger(LedgerCalls):
         async def work(connection: Connection) -> Approval | None:
             await execute(connection, "expire_approval", key=key)
             return await fetch(connection, Approval, "get_approval", key=key)
+
+        return await self._call(work)
+
+    async def look(self, key: ActionKey) -> tuple[Approval | None, Action | None]:
+        """Return the approval of a call, expired if it is, and the row of the call itself.
+
+        A call that has a row was decided about before, whatever newer code would ask today. Safe
+        to repeat.
+        """
+
+        async def work(connection: Connection) -> tuple[Approval | None, Action | None]:
+            await execute(connection, "expire_approval", key=key)
+            approval = await fetch(connection, Approval, "get_approval", key=key)
+            return approval, await fetch(connection, Action, "get_action", key=key)
 
         return await self._call(work)
 

@@ -1,8 +1,9 @@
 """The activities of a call that a person may have to approve: check it, record the decision.
 
 `check_approval` comes before such a call, because the tool's code (its validators, its predicate)
-must not run in a workflow. It fixes the arguments and requests the approval. What is called later
-are those arguments, or what the person made of them, and nothing else. `decide` writes the
+must not run in a workflow. It reads the ledger first: of a call that was begun, nothing is decided
+any more. Else it fixes the arguments and requests the approval. What is called later are those
+arguments, or what the person made of them, and nothing else. `decide` writes the
 decision to the row before the workflow's update returns. The workflow reads it from there.
 """
 
@@ -51,15 +52,20 @@ class ApprovalActivities:
     async def check_approval(self, raw: RawValue) -> RawValue:
         """Return the `ApprovalState` of a call; request the approval if a person must give it.
 
-        Safe to repeat: the first request stands, and so does the decision.
+        Safe to repeat: the first request stands, and so does the decision. A call that was begun
+        without an approval, by older code or an earlier execution, goes on to its row: "not
+        executed" would be false, whatever newer code requires and a person says.
         """
         request = unpack(CheckApproval, raw)
         await self._reopen(request.run_key)
-        found = await self._approvals.get(action_key(request.run_key, request.position))
-        if found is None:
-            return pack(await self._new_state(request))
-        check_same_call(found, request.tool, request.requested_digest)
-        return pack(_state_of(found))
+        found, row = await self._approvals.look(action_key(request.run_key, request.position))
+        if found is not None:
+            check_same_call(found, request.tool, request.requested_digest)
+            if found.state == "approved":
+                return pack(_state_of(found))
+        if row is not None and not row.only_intended:
+            return pack(ApprovalState(arguments=request.arguments))
+        return pack(await self._new_state(request) if found is None else _state_of(found))
 
     @activity.defn(name=DECIDE)
     async def decide(self, raw: RawValue) -> RawValue:
