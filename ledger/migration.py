@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, IsolationLevel
 from psycopg.rows import TupleRow
 
 from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
@@ -111,8 +111,12 @@ async def _applied(connection: AsyncConnection[TupleRow]) -> dict[int, str]:
 
 async def _connect(database_url: str) -> AsyncConnection[TupleRow]:
     try:
-        return await AsyncConnection.connect(database_url, connect_timeout=10)
+        connection = await AsyncConnection.connect(database_url, connect_timeout=10)
     except psycopg.OperationalError as err:
         raise LedgerUnavailable(f"no database: {err}") from err
     except psycopg.ProgrammingError as err:
         raise ConfigurationError(f"COMMITLINE_DATABASE_URL cannot be used: {err}") from err
+    # Whatever the database's default is: who has waited for the lock must see what was applied
+    # meanwhile.
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+    return connection

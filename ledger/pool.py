@@ -3,13 +3,18 @@
 Connections are in autocommit (a statement is its own transaction unless a method opens
 one), keep no session state and prepare no statements, so a transaction-mode pooler may
 stand between. ``json`` is read as the text that it is.
+
+A transaction says its isolation level itself. A method locks, and then reads what others had
+committed by then; a snapshot from before its locks would be an old one. The default of the database
+or of the role counts for single statements alone, and those need no level: where a row has changed
+since, a higher one raises a serialization failure, and the statement is repeated.
 """
 
 from __future__ import annotations
 
 from typing import Final, TypeAlias
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.string import TextLoader
@@ -55,3 +60,4 @@ def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
 
 async def _configure(connection: Connection) -> None:
     connection.adapters.register_loader("json", TextLoader)
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, LiteralString
 
+from psycopg.conninfo import make_conninfo
+
 from commitline.ledger.pool import Pool
 
 _PATIENCE_SECONDS: Final = 60.0
@@ -53,3 +55,9 @@ async def until_blocked(pool: Pool, sessions: int = 1) -> None:
     while (found := await blocked(pool)) < sessions:
         assert time.monotonic() < deadline, f"{found} sessions wait for a lock, not {sessions}"
         await asyncio.sleep(0.01)
+
+
+def with_default_isolation(url: str, level: str) -> str:
+    """Name the same database, with this as the default isolation level of its sessions."""
+    escaped = level.replace(" ", "\\ ")
+    return make_conninfo(url, options=f"-c default_transaction_isolation={escaped}")

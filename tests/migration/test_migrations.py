@@ -206,8 +206,16 @@ async def until_blocked(url: str, sessions: int) -> None:
     raise AssertionError(f"{found} sessions wait for a lock, not {sessions}")
 
 
-async def test_six_workers_that_start_at_once_apply_each_migration_once(empty_url: str) -> None:
-    for _ in range(20):
+@pytest.mark.parametrize("default", ["read committed", "serializable"])
+async def test_six_workers_that_start_at_once_apply_each_migration_once(
+    empty_url: str, default: LiteralString
+) -> None:
+    """Whatever isolation level the database has by default."""
+    name = urlsplit(empty_url).path[1:]
+    level = sql.SQL("alter database {} set default_transaction_isolation = {}")
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(level.format(sql.Identifier(name), sql.Literal(default)))
+    for _ in range(20 if default == "read committed" else 2):
         applied = await asyncio.gather(*(migrate(empty_url) for _ in range(6)))
 
         assert sorted(applied) == [[], [], [], [], [], VERSIONS]

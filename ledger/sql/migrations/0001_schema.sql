@@ -503,6 +503,39 @@ language sql as $function$
     end
 $function$;
 
+-- Raises a serialization failure if anything has changed, since the transaction's snapshot was taken,
+-- by which commitline_standing judges this action. Under `read committed` each statement has a new
+-- snapshot. Under the other levels the transaction still sees an action as it stood before its undo
+-- began. An undo or a queue entry that is new since then has changed the row of the domain key.
+--
+-- Waits for nobody: a change that is not committed does not count yet. The locks only find out what
+-- has changed, and are gone with the subtransaction: an undo does not wait for the caller's commit.
+create function commitline_refuse_old_snapshot(held text)
+returns void
+language plpgsql as $function$
+begin
+    if current_setting('transaction_isolation') in ('read committed', 'read uncommitted') then
+        return;
+    end if;
+    perform from agent_actions where key = held or undoes = held for share skip locked;
+    perform from agent_relay where key = held for share skip locked;
+    perform from agent_runs
+      where run_key in (
+            with recursive up as (
+                select r.run_key, r.parent_key
+                  from agent_runs r join agent_actions a using (run_key) where a.key = held
+                union
+                select r.run_key, r.parent_key
+                  from agent_runs r join up on r.run_key = up.parent_key
+            )
+            select run_key from up)
+        for share skip locked;
+    raise sqlstate 'CL000';
+exception when sqlstate 'CL000' then
+    null;
+end
+$function$;
+
 -- The outbox's statement, in the caller's transaction: it writes the intent, and notifies the relay
 -- at the commit. One statement, so that it is the same for every driver. The request is JSON, so
 -- that a later release can add to it while this one is still deployed.
@@ -515,6 +548,8 @@ $function$;
 --          undoing        -- action_key has it, and is being undone: nothing is written
 --          perhaps undone -- action_key has it, and an undo of it is unknown: nothing is written
 -- A refusal is an answer and no error: an error would abort the caller's transaction.
+--
+-- Under any isolation level it answers from what is committed now, or raises a serialization failure.
 --
 -- Lock order: the order key, the domain key of what is undone, its own domain key. All three until
 -- the caller commits. Safe to repeat where the request names a domain key.
@@ -553,6 +588,7 @@ begin
         returning d.generation + 1, d.held_by into nth, holder;
     end if;
     if holder is not null then
+        perform commitline_refuse_old_snapshot(holder);
         select * into held from agent_actions where key = holder;
         standing := commitline_standing(held);
         if standing <> 'stands' then

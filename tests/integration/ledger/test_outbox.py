@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 import pytest
@@ -31,7 +31,7 @@ from commitline.errors import (
     SchemaMismatch,
 )
 from commitline.idempotency_key import default_idempotency_key
-from commitline.identity import ActionKey, RunKey
+from commitline.identity import ActionKey, Position, RunKey, sub_run_key
 from commitline.ledger import (
     Accepted,
     Action,
@@ -55,7 +55,12 @@ from commitline.tests.builders import (
     open_run,
     relay_request,
 )
-from commitline.tests.integration.database import sql, until_blocked
+from commitline.tests.integration.database import (
+    holding,
+    sql,
+    until_blocked,
+    with_default_isolation,
+)
 
 RUN = RunKey("support/1")
 
@@ -529,6 +534,134 @@ async def test_those_of_one_order_are_queued_in_the_order_of_their_commits(
         b = await waiting
 
     assert await queue(pool) == [a, c, b]
+
+
+# --- isolation levels ---------------------------------------------------------------------
+
+BELOW = sub_run_key(RUN, Position("3.0"))
+
+
+async def charged(ledger: ActionLedger, run: RunKey = RUN) -> ActionKey:
+    """A charge that stands, and that `refund` undoes."""
+    owner = None if run == RUN else "clerk"
+    asked = replace(request(compensator="refund"), run_key=run, owner=owner)
+    claim = await dispatched(ledger, asked, attempt())
+    await ledger.record(claim, Outcome.ok("1"))
+    return claim.key
+
+
+async def stopped(ledger: ActionLedger) -> None:
+    stop: dict[str, Any] = {"workflow_id": "w", "agent": "a", "reason": "no", "attempt_at": NOON}
+    await ledger.runs.stop(RUN, **stop, compensate=True)
+
+
+def own_refund(key: str | None = "re-1", **other: Any) -> ActionRequest:
+    """A refund of that charge which a model calls."""
+    refund = request("1.0", made=take_back, undoes_domain_key="order-1-charge", **other)
+    return replace(refund, domain_key=key)
+
+
+Change: TypeAlias = Callable[[ActionLedger], Awaitable[object]]
+
+
+async def its_undo_begins(ledger: ActionLedger) -> Change:
+    await charged(ledger)
+    return lambda ledger: ledger.undo.begin(RUN, why="no", failed=True, attempt_at=NOON)
+
+
+async def a_stop_undoes_it(ledger: ActionLedger) -> Change:
+    await charged(ledger)
+    return stopped
+
+
+async def a_stop_undoes_it_from_above(ledger: ActionLedger) -> Change:
+    given: dict[str, Any] = {"agent": "b", "input_digest": "", "attempt_at": NOON}
+    await ledger.sub_runs.assign(BELOW, workflow_id="clerk", by="support", **given)
+    await charged(ledger, BELOW)
+    await ledger.runs.end(BELOW, attempt_at=NOON + timedelta(minutes=2), owner="clerk")
+    return stopped
+
+
+async def the_model_undoes_it(ledger: ActionLedger) -> Change:
+    await charged(ledger)
+    return lambda ledger: ledger.claim(own_refund(), attempt(1))
+
+
+async def the_model_undoes_it_by_a_call_without_a_key(ledger: ActionLedger) -> Change:
+    await charged(ledger)
+    return lambda ledger: ledger.claim(own_refund(key=None), attempt(1))
+
+
+async def a_refund_that_was_handed_back_goes_on(ledger: ActionLedger) -> Change:
+    await charged(ledger)
+    claim = await dispatched(ledger, own_refund(), by := attempt(1))
+    assert await ledger.hand_back(claim, by)
+    return lambda ledger: ledger.claim(own_refund(), attempt(2))
+
+
+async def the_relay_is_to_undo_it(ledger: ActionLedger) -> Change:
+    asked = replace(request(compensator="refund"), effect=Effect.AT_MOST_ONCE)
+    claim = await dispatched(ledger, asked, attempt())
+    await ledger.park(claim, "no answer")
+    await ledger.undo.begin(RUN, why="no", failed=True, attempt_at=NOON)
+    await ledger.undo.finish(RUN, attempt_at=NOON, passed=frozenset([claim.key]))
+    return lambda ledger: ledger.record(claim, Outcome.ok("1"))
+
+
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        its_undo_begins,
+        a_stop_undoes_it,
+        a_stop_undoes_it_from_above,
+        the_model_undoes_it,
+        the_model_undoes_it_by_a_call_without_a_key,
+        a_refund_that_was_handed_back_goes_on,
+        the_relay_is_to_undo_it,
+    ],
+)
+async def test_a_transaction_that_began_before_the_undo_does_not_rely_on_what_is_undone(
+    url: str,
+    ledger: ActionLedger,
+    level: str,
+    change: Callable[[ActionLedger], Awaitable[Change]],
+) -> None:
+    """It sees the charge as it stood. Repeated, it is told."""
+    await open_run(ledger, RUN)
+    undoes = await change(ledger)
+    url = with_default_isolation(url, level)
+    async with transaction(url) as conn:
+        await conn.execute("select count(*) from agent_actions")
+        await undoes(ledger)
+
+        with pytest.raises(psycopg.errors.SerializationFailure):
+            await intend(conn, charge, {"order_id": "1"})
+        await conn.rollback()
+
+        with pytest.raises(IntentRefused, match="just being undone"):
+            await intend(conn, charge, {"order_id": "1"})
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+async def test_every_isolation_level_relies_on_what_stands_and_waits_for_nobody(
+    url: str, ledger: ActionLedger, pool: Pool, level: str
+) -> None:
+    await open_run(ledger, RUN)
+    key = await charged(ledger)
+    async with (
+        transaction(with_default_isolation(url, level)) as conn,
+        holding(pool, "select from agent_runs, agent_actions for update"),  # not committed
+    ):
+        assert await intend(conn, charge, {"order_id": "1"}) == key
+        new = await intend(conn, mail, {"to": "a"}, idempotency_key="a mail")
+        assert await intend(conn, mail, {"to": "a"}, idempotency_key="a mail") == new
+    async with transaction(with_default_isolation(url, level)) as conn:
+        assert await intend(conn, charge, {"order_id": "1"}) == key
+        # And it holds up no undo, though it is not committed yet.
+        assert await ledger.undo.begin(RUN, why="no", failed=True, attempt_at=NOON)
+
+    assert await queue(pool) == [new]
 
 
 # --- what is refused ----------------------------------------------------------------------

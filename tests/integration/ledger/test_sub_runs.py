@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from commitline.errors import Fenced, RunInputConflict, RunNotRunning, SubAgentClosed
 from commitline.identity import Position, RunKey, sub_run_key
-from commitline.ledger import ActionLedger, Run, SubRunLedger
+from commitline.ledger import ActionLedger, Run, SubRunLedger, ledger_pool
 from commitline.ledger.pool import Connection, Pool
 from commitline.tests.builders import (
     NOON,
@@ -22,7 +22,7 @@ from commitline.tests.builders import (
     dispatched,
     open_run,
 )
-from commitline.tests.integration.database import until_blocked
+from commitline.tests.integration.database import until_blocked, with_default_isolation
 
 TOP = RunKey("support/e1")
 MIDDLE = sub_run_key(TOP, Position("0.0"))
@@ -222,12 +222,15 @@ async def open_transaction(pool: Pool) -> AsyncIterator[Connection]:
         yield connection
 
 
+@pytest.mark.parametrize("default", ["read committed", "repeatable read", "serializable"])
 async def test_a_stop_finds_what_is_being_begun_far_below_at_the_same_moment(
-    ledger: ActionLedger, sub_runs: SubRunLedger, pool: Pool
+    ledger: ActionLedger, sub_runs: SubRunLedger, pool: Pool, ledger_database_url: str, default: str
 ) -> None:
+    """Whatever isolation level the database, or the role, has by default."""
     await give(sub_runs)
     parameters: dict[str, Any] = {"low": LOW, "middle": MIDDLE, "top": TOP}
-    async with open_transaction(pool) as connection:
+    url = with_default_isolation(ledger_database_url, default)
+    async with ledger_pool(url) as stops, open_transaction(pool) as connection:
         # What `give` does, uncommitted.
         await connection.execute(
             "select from agent_runs where run_key in (%(top)s, %(middle)s) for share", parameters
@@ -238,12 +241,14 @@ async def test_a_stop_finds_what_is_being_begun_far_below_at_the_same_moment(
             " values (%(low)s, 'x', 'clerk', '', now(), %(middle)s, 'x')",
             parameters,
         )
-        stopping = asyncio.create_task(stop(ledger, TOP))
+        stopping = asyncio.create_task(stop(ActionLedger(stops), TOP))
         await until_blocked(pool)
-
-    await stopping
+        await connection.execute("commit")
+        await stopping
 
     assert (await run_of(ledger, LOW)).state == "stopping"
+    with pytest.raises(RunNotRunning):
+        await claim(ledger, LOW, "x")
 
 
 async def test_what_is_begun_far_below_while_a_stop_commits_is_refused(
