@@ -237,6 +237,8 @@ class Action:
     """The database's clock when the row was read."""
     state_changes: str | None = None
     """JSON text of what it changed in the conversation's state, recorded with its outcome."""
+    live_undo_of: ActionKey | None = None
+    """The action that it may be undoing now, or may have undone; an action has one such undo."""
 
     @property
     def parked(self) -> bool:

@@ -9,10 +9,12 @@ The module reads from top to bottom, as a claim goes:
     _claim_domain_key     the key is free: its holder from now on; or another action holds it
     _claim_held           what may be done about that holder is said by `judge_holder`
     _act_on               does what was said about a row
+    _begin                the key is free; whether another undo stands in the way says `judge_undo`
     _insert, ...          writes the action's own row
 
 Rows are locked in one order: the run; the action's own row, if there is one; else the domain key of
-the action that it undoes, its own domain key, and the action that holds that key.
+the action that it undoes, its own domain key, and the action that holds that key. Where an undo is
+to be sent, the action that it undoes comes last: its record locks the undo before that, too.
 
 `run_rules` judges the run, `claim_rules` judges the actions.
 """
@@ -44,14 +46,17 @@ from .claim_rules import (
     MAY_SEND,
     Standing,
     Verdict,
+    already_undone,
     check_undoes_the_same,
     judge_holder,
     judge_own,
+    judge_undo,
     perhaps_undone,
     settles_in,
     waits_for_answer,
     why_parked,
 )
+from .outcome import end_intent
 from .outcome_rules import conflict_outcome
 from .question_rules import Question
 from .questions import close_expired
@@ -85,13 +90,28 @@ def attempt_parameters(attempt: Attempt) -> dict[str, Any]:
     }
 
 
+class _NeverSent(Exception):
+    """An intent is not to be sent. Another transaction ends it: its domain key is locked first."""
+
+    def __init__(self, key: ActionKey, outcome: Outcome) -> None:
+        super().__init__(key)
+        self.key, self.outcome = key, outcome
+
+
 class _Claimant:
     """One attempt that claims one action over one connection; its query parameters, bound once."""
 
-    def __init__(self, connection: Connection, request: ActionRequest, attempt: Attempt) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        request: ActionRequest,
+        attempt: Attempt,
+        undone_before: Outcome | None = None,
+    ) -> None:
         self._connection = connection
         self._request = request
         self._attempt = attempt
+        self._undone_before = undone_before
         self.parameters: dict[str, Any] = {
             **vars(request),
             **attempt_parameters(attempt),
@@ -117,11 +137,16 @@ class _Claimant:
 
     async def claim_found(self) -> Claim | None:
         """Claim by the rows that are there. None: the run has ended, and nothing was written."""
-        try:
-            return await self._claim_found()
-        except pg.UniqueViolation:
-            # Another attempt wrote this action's row meanwhile: it is there now.
-            return await self._claim_found()
+        for _ in range(3):
+            try:
+                return await self._claim_found()
+            except pg.UniqueViolation:
+                # Another attempt wrote this action's row meanwhile, or sent another undo of what
+                # it undoes: that is there now.
+                continue
+            except _NeverSent as found:
+                await end_intent(self._connection, found.key, found.outcome)
+        return await self._claim_found()
 
     async def _claim_found(self) -> Claim | None:
         request = self._request
@@ -150,34 +175,37 @@ class _Claimant:
             unknown = await fetch(self._connection, Action, "open_unknown", **claimant.parameters)
             if unknown is not None:
                 return await claimant._insert_duplicate(unknown)
-        return await claimant._insert(generation=1)
+        return await claimant._begin(generation=1)
 
     async def _naming_what_it_undoes(self) -> _Claimant:
         """Name the action that the call undoes, and lock the domain key of that action.
 
         That key is locked before the undo's own: a duplicate of an earlier undo frees it.
         """
-        request = self._request
+        request, before = self._request, None
         if request.undoes_domain_key is not None:
             undone = await self._lock_domain_key(request.undoes_domain_key)
+            if undone["undone_by"] is not None:
+                before = already_undone(f"{request.undoes_domain_key!r}", undone["undone_by"])
             own = request.domain_key
             if own is not None and undone["generation"] > 1:
                 own = undo_key(own, undone["generation"])
             request = replace(request, undoes=undone["held_by"], domain_key=own)
-        if request.undoes is not None and request.domain_key is not None:
+        if request.undoes is not None:
+            # Also without a key of its own: the outbox finds out by that row what has changed.
             action = await fetch(self._connection, Action, "get_action", key=request.undoes)
             if action is not None and action.domain_key is not None:
                 await self._lock_domain_key(action.domain_key)
-        return _Claimant(self._connection, request, self._attempt)
+        return _Claimant(self._connection, request, self._attempt, before)
 
     async def _claim_domain_key(self, domain_key: str) -> Claim:
         """Claim by the domain key: take it if it is free, else go by the action that holds it."""
         held = await self._lock_domain_key(domain_key)
         if held["held_by"] is None:
-            return await self._hold_and_insert(held["generation"] + 1)
+            return await self._begin(generation=held["generation"] + 1)
         if held["held_by"] == self._request.key:
             # A failover lost this action's row: the same generation again, not the next one.
-            return await self._hold_and_insert(held["generation"])
+            return await self._begin(generation=held["generation"])
         holder = await fetch(self._connection, Action, "lock_action", key=held["held_by"])
         if holder is None:
             lost = f"{domain_key!r} is held by {held['held_by']}, whose record is gone"
@@ -193,7 +221,7 @@ class _Claimant:
             holder = await self._lock_action(holder.key)
         if holder.state == "error" and not holder.effect_possible:
             # It was an intent until now: nothing was sent, and the key is free.
-            return await self._hold_and_insert(held["generation"] + 1)
+            return await self._begin(generation=held["generation"] + 1)
         return await self._claim_held(holder, question)
 
     async def _claim_held(self, holder: Action, question: Question | None) -> Claim:
@@ -235,14 +263,24 @@ class _Claimant:
             case Verdict.GO_ON:
                 # More than one try: an attempt before this one dispatched the row too.
                 return await self._stored_call(row, row, taken_over=row.tries > 1)
-            case Verdict.DISPATCH | Verdict.TAKE_OVER:
+            case Verdict.DISPATCH:
+                return await self._dispatch(row)
+            case Verdict.TAKE_OVER:
                 taken = await self._take(row, "dispatch")
-                taken_over = verdict is Verdict.TAKE_OVER
-                return await self._stored_call(row, taken, taken_over=taken_over)
+                return await self._stored_call(row, taken, taken_over=True)
             case Verdict.LOOK_UP:
                 taken = await self._take(row, "take_to_look_up")
                 call = await self._stored_call(row, taken, taken_over=True)
                 return LookUp(call, settles_in(taken, self._request))
+
+    async def _dispatch(self, intent: Action) -> Claim:
+        found = await self._other_undo(intent.undoes)
+        if isinstance(found, Outcome):
+            raise _NeverSent(intent.key, found)
+        if found is not None:
+            return found
+        taken = await self._take(intent, "dispatch")
+        return await self._stored_call(intent, taken, taken_over=False)
 
     async def _take(self, row: Action, query: str) -> Action:
         by = {"key": row.key, "claimed_by": self._request.key}
@@ -263,9 +301,16 @@ class _Claimant:
 
     # --- The action's own row ---------------------------------------------------------------
 
-    async def _hold_and_insert(self, generation: int) -> Claim:
-        held = self.parameters | {"generation": generation}
-        await execute(self._connection, "hold_domain_key", **held)
+    async def _begin(self, *, generation: int) -> Claim:
+        """Write the row, and hold its domain key, unless another undo keeps this one from it."""
+        found = self._undone_before or await self._other_undo(self._request.undoes)
+        if isinstance(found, Busy):
+            return found
+        if found is not None:
+            return AlreadyDone(await self._insert_settled(found))
+        if self._request.domain_key is not None:
+            held = self.parameters | {"generation": generation}
+            await execute(self._connection, "hold_domain_key", **held)
         return await self._insert(generation=generation)
 
     async def _insert(self, *, generation: int) -> Claim:
@@ -329,6 +374,13 @@ class _Claimant:
 
     async def _lock_action(self, key: ActionKey) -> Action:
         return await fetch_one(self._connection, Action, "lock_action", key=key)
+
+    async def _other_undo(self, undoes: ActionKey | None) -> Busy | Outcome | None:
+        """Lock the action that is to be undone, and say what becomes of this undo by another."""
+        if undoes is None:
+            return None
+        undone = await fetch(self._connection, Action, "lock_action", key=undoes)
+        return judge_undo(undone, await fetch(self._connection, Action, "live_undo", key=undoes))
 
     async def _open_question(self, holder: Action) -> Question | None:
         """Lock the holder's questions; return the one that has no answer."""

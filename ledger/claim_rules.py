@@ -25,6 +25,10 @@ locks the rows, calls these, and writes what they say.
       an intent, or its attempt is dead          carries that row out, by its effect
       other arguments                            is refused: the existing action stands
     an earlier turn's equal call, unknown        answers unknown, and names it (no domain key)
+    an undo, and what it undoes
+      is undone by another one                   is refused: nothing is left to undo
+      ... which is at work                       waits
+      ... which is unknown, or lost              is refused: a second one could undo it twice
     another tool or other arguments here         fails the run: the plan diverged
 
 *Is refused* of a business fact that another action has: a row with an error and without effect.
@@ -39,7 +43,9 @@ from typing import Final
 
 from ..canonical import scrub
 from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence
+from ..identity import ActionKey
 from .action_records import Action, ActionRequest, Attempt, Effect, Outcome
+from .claim_results import Busy
 from .question_rules import Question
 
 
@@ -65,6 +71,9 @@ class Verdict(Enum):
     LOOK_UP = auto()
     """Look it up in the downstream system."""
 
+
+_TAKEN_UP_WITHIN: Final = timedelta(minutes=2)
+"""How long after its lease a lost undo is waited for, as in ``commitline_standing``."""
 
 MAY_SEND: Final = frozenset({Verdict.DISPATCH, Verdict.GO_ON, Verdict.TAKE_OVER, Verdict.LOOK_UP})
 """The verdicts by which something is sent, now or later: only in a run that is running."""
@@ -221,6 +230,42 @@ def perhaps_undone(holder: Action) -> Outcome:
             f"not executed: {holder.key} had done it, and was perhaps undone since; whether it "
             "stands is unknown until its undo is settled. Do not assume either."
         ),
+        effect_possible=False,
+    )
+
+
+def judge_undo(undone: Action | None, live: Action | None) -> Busy | Outcome | None:
+    """Judge an undo that is to be sent; None: it may be. An action has one undo, whatever its key.
+
+    Args:
+        undone: The action that it undoes.
+        live: The undo of that action which was sent, and of which no outcome is known.
+
+    Returns:
+        How the undo ends where it is never sent, or that it waits.
+    """
+    if undone is None:
+        return None
+    if live is None:
+        return None if undone.undone_by is None else already_undone(undone.key, undone.undone_by)
+    assert live.lease_until is not None, "agent_actions_dispatch_is_complete"
+    if not live.parked and live.lease_until > live.now - _TAKEN_UP_WITHIN:
+        return Busy(live.key)
+    return Outcome.error(
+        kind="MayBeUndone",
+        message=(
+            f"not executed: {undone.key} was perhaps undone by {live.key}, which is unknown until "
+            "it is settled: another undo could undo it twice. Do not assume either."
+        ),
+        effect_possible=False,
+    )
+
+
+def already_undone(what: str, by: ActionKey) -> Outcome:
+    """Return how an undo ends that comes after another one."""
+    return Outcome.error(
+        kind="AlreadyUndone",
+        message=f"not executed: {what} was undone by {by}: nothing is left to undo",
         effect_possible=False,
     )
 

@@ -141,6 +141,10 @@ class Intent:
                 f"{self._domain_key!r} is held by {key}, which was perhaps undone: an undo of it "
                 "is unknown, and to be settled first"
             )
+        if verdict == "undone":
+            raise IntentRefused(
+                f"{key} has undone already what {self._tool} undoes: nothing is left to undo"
+            )
         if verdict == "conflict":
             raise IdempotencyKeyConflict(
                 f"{self._domain_key!r} was used by {key} for {held_tool} {scrub(held_args)}, "

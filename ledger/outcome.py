@@ -99,6 +99,14 @@ async def void_intent(connection: Connection, action: Action, outcome: Outcome) 
     await release(connection, action.key, action.domain_key)
 
 
+async def end_intent(connection: Connection, key: ActionKey, outcome: Outcome) -> None:
+    """End an intent of which nothing will be sent, in a transaction of its own. Safe to repeat."""
+    async with connection.transaction():
+        found = await lock_with_domain_key(connection, key)
+        if found is not None and found.state == "intent":
+            await void_intent(connection, found, outcome)
+
+
 async def release(connection: Connection, key: ActionKey, domain_key: str | None) -> None:
     """Free the domain key that an action without effect holds, if it has one."""
     if domain_key is not None:

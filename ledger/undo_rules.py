@@ -224,6 +224,8 @@ def _order(row: Action) -> Any:
 def report(rows: Sequence[Action]) -> UndoReport:
     """Return what became of each action that took effect, or may have."""
     undos = {row.undoes: row for row in rows if row.undoes is not None}
+    # The one that may have undone it says more than a later one, which was refused for it.
+    undos |= {row.live_undo_of: row for row in rows if row.live_undo_of is not None}
     forward = [
         row
         for row in rows

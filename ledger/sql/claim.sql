@@ -42,14 +42,17 @@ select key from action;
 insert into agent_domain_keys (domain_key, generation, held_by)
 values (%(domain_key)s, 0, null)
 on conflict (domain_key) do update set generation = agent_domain_keys.generation
-returning generation, held_by;
+returning generation, held_by, undone_by;
 
 -- hold_domain_key: the action holds the key from now on, and sends this generation of it.
-update agent_domain_keys set held_by = %(key)s, generation = %(generation)s
+update agent_domain_keys set held_by = %(key)s, generation = %(generation)s, undone_by = null
  where domain_key = %(domain_key)s;
 
 -- standing: whether what an action did stands; see commitline_standing in the migration.
 select commitline_standing(a) as standing from agent_actions a where a.key = %(key)s;
+
+-- live_undo: the undo of an action that is at work, or unknown.
+select *, clock_timestamp() as now from agent_actions where live_undo_of = %(key)s;
 
 -- open_unknown: an equal call of a tool without a domain key, by another turn or another run of
 -- the same conversation, that is still unknown. Two equal calls in one message (the part of the

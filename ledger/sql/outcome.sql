@@ -102,14 +102,14 @@ with undone as (
        and f.undone_by is null and f.effect_possible is not false
        -- An intent will still be sent, after the undo that came before it.
        and f.dispatched_at is not null
-    returning f.key, f.domain_key, f.status
+    returning f.key, f.domain_key, f.status, f.undone_by
 )
-update agent_domain_keys d set held_by = null
+update agent_domain_keys d set held_by = null, undone_by = undone.undone_by
   from undone
  where undone.status = 'done' and d.domain_key = undone.domain_key and d.held_by = undone.key;
 
 -- release_undone: free the key of an action whose outcome became known after it had been undone.
-update agent_domain_keys d set held_by = null
+update agent_domain_keys d set held_by = null, undone_by = a.undone_by
   from agent_actions a
  where a.key = %(key)s and a.status = 'done' and a.undone_by is not null
    and d.domain_key = a.domain_key and d.held_by = a.key;

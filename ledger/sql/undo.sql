@@ -52,17 +52,23 @@ select a.*, clock_timestamp() as now from agent_actions a join tree using (run_k
  where a.compensator is not null or a.undoes is not null
  order by a.created_at, a.key;
 
--- fate_rows: every action of a tree, without its result; of an undo that failed, with its error.
+-- fate_rows: every action of a tree, and the undos of these by other runs, without its result; of
+-- an undo that failed, with its error.
 with recursive tree as (
     select run_key from agent_runs where run_key = %(run_key)s
     union all
     select r.run_key from agent_runs r join tree on r.parent_key = tree.run_key
+), own as (
+    select a.key from agent_actions a join tree using (run_key)
 )
 select a.*,
        case when a.undoes is not null and a.outcome = 'error' then a.result
             when a.result is not null then 'null'::json end as result,
        clock_timestamp() as now
-  from agent_actions a join tree using (run_key)
+  from agent_actions a
+ where a.key in (select key from own
+                 union
+                 select u.key from agent_actions u join own on u.undoes = own.key)
  order by a.created_at, a.key;
 
 -- park_pending: a person settles what is still unknown of these runs.

@@ -104,6 +104,7 @@ CONSTRAINTS = {
     "agent_domain_keys": [
         "agent_domain_keys_held_has_generation",
         "agent_domain_keys_pkey",
+        "agent_domain_keys_undone_is_free",
     ],
     "agent_threads": [
         "agent_threads_pkey",
@@ -133,6 +134,7 @@ CONSTRAINTS = {
 }
 INDEXES = [
     "agent_actions_claimed_for_another",
+    "agent_actions_one_live_undo",
     "agent_actions_one_per_position",
     "agent_actions_open_unknown",
     "agent_actions_parked",

@@ -175,6 +175,10 @@ create table agent_actions (
     -- The action that this one undoes, and the one that undid this one.
     undoes              text,
     undone_by           text,
+    -- The action that this one may be undoing now, or may have undone: it was dispatched, and how
+    -- it ended is not known. A column, as an index that looks at status would cost HOT updates.
+    live_undo_of        text generated always as (
+        case when status = 'pending' and dispatched_at is not null then undoes end) stored,
 
     constraint agent_actions_pkey primary key (key),
     -- Bug prevented: an action that no run answers for, and no stop reaches.
@@ -246,6 +250,10 @@ create index agent_actions_claimed_for_another on agent_actions (claimed_by)
     where claimed_by <> key;
 -- The undos of an action.
 create index agent_actions_undoing on agent_actions (undoes) where undoes is not null;
+-- Bug prevented: two refunds of one charge, of which the second is sent while the first one is at
+-- work or unknown: by another run, by the outbox, under another key.
+create unique index agent_actions_one_live_undo on agent_actions (live_undo_of)
+    where live_undo_of is not null;
 
 -- Which action holds a business fact. generation is the last one that was given out, 0 for none.
 -- The row outlives the action, and a released key keeps counting: the downstream system would
@@ -255,10 +263,14 @@ create table agent_domain_keys (
     domain_key  text    not null,
     generation  integer not null,
     held_by     text,
+    -- The action that undid the last holder. Nothing is left to undo, until another one holds it.
+    undone_by   text,
     constraint agent_domain_keys_pkey primary key (domain_key),
     -- Bug prevented: a key that is held, and whose next holder would send the same generation.
     constraint agent_domain_keys_held_has_generation
-        check (generation >= 0 and (held_by is null or generation >= 1))
+        check (generation >= 0 and (held_by is null or generation >= 1)),
+    -- Bug prevented: a refund of a charge that stands, refused as the second one.
+    constraint agent_domain_keys_undone_is_free check (held_by is null or undone_by is null)
 );
 
 -- ------------------------------------------------------------------------- conversations
@@ -547,6 +559,7 @@ $function$;
 --          missing        -- action_key has it, and has no row any more: nothing is written
 --          undoing        -- action_key has it, and is being undone: nothing is written
 --          perhaps undone -- action_key has it, and an undo of it is unknown: nothing is written
+--          undone         -- action_key has undone before what this one undoes: nothing is written
 -- A refusal is an answer and no error: an error would abort the caller's transaction.
 --
 -- Under any isolation level it answers from what is committed now, or raises a serialization failure.
@@ -562,6 +575,7 @@ declare
     holder    text;
     undone    text;
     undone_nth integer;
+    undone_before text;
     held      agent_actions;
     sent      text;
     run       text;
@@ -576,7 +590,7 @@ begin
         insert into agent_domain_keys as d (domain_key, generation, held_by)
         values (request->>'undoes_domain_key', 0, null)
         on conflict (domain_key) do update set generation = d.generation
-        returning d.generation, d.held_by into undone_nth, undone;
+        returning d.generation, d.held_by, d.undone_by into undone_nth, undone, undone_before;
         if undone_nth > 1 then
             fact := fact || '~of' || undone_nth;  -- the undo of this one, not of an earlier one
         end if;
@@ -621,6 +635,10 @@ begin
         end if;
         delete from agent_relay where key = holder;
     end if;
+    if undone_before is not null then
+        return query select undone_before, 'undone', null::text, null::text;
+        return;
+    end if;
     sent := case when fact is null then request->>'idempotency_key'
                  when nth = 1 then fact else fact || '~' || nth end;
     run := 'outbox/' || coalesce(case when fact is not null then sent end, request->>'id');
@@ -635,7 +653,8 @@ begin
         request->>'effect', make_interval(secs => (request->>'key_ttl')::double precision),
         request->>'requested_digest', request->>'effective_digest', request->>'compensator',
         undone, true);
-    update agent_domain_keys set held_by = action_key, generation = nth where domain_key = fact;
+    update agent_domain_keys set held_by = action_key, generation = nth, undone_by = null
+     where domain_key = fact;
     insert into agent_relay (key, why, tool, order_key)
     values (action_key, 'send', request->>'tool', request->>'order_key');
     perform pg_notify('commitline_relay', action_key);

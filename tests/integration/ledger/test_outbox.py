@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from commitline import Effect, State, Tool, tool
+from commitline.canonical import parse
 from commitline.errors import (
     ActionNotFound,
     IdempotencyKeyConflict,
@@ -421,6 +422,40 @@ async def test_what_undoes_is_linked_to_what_holds_the_fact_and_is_the_undo_of_t
     assert second == "outbox/order-1-charge~2:0"
     assert back_again == "outbox/re-1~of2:0"
     assert (await the(ledger, back_again)).undoes == second
+
+
+@pytest.mark.parametrize("first", ["is recorded", "is unknown"])
+async def test_a_refund_that_was_intended_is_not_made_beside_another_one(
+    url: str, ledger: ActionLedger, first: str
+) -> None:
+    await open_run(ledger, RUN)
+    charged = await dispatched(ledger, request(compensator="refund"), attempt())
+    await ledger.record(charged, Outcome.ok("1"))
+    intended = await committed(url, take_back, {"order_id": "1"})
+    await ledger.undo.begin(RUN, why="it failed", failed=True, attempt_at=NOON)
+    undo = request("undo-0.0", made=refund, undoes=charged.key, purpose="undo")
+    sent = await dispatched(ledger, undo, attempt(1))
+    by_the_relay = relay_request(await the(ledger, intended))
+
+    at_work = await ledger.claim(by_the_relay, attempt(2))
+    if first == "is recorded":
+        await ledger.record(sent, Outcome.ok("null"))
+    else:
+        await ledger.park(sent, "no answer")
+    then = await ledger.claim(by_the_relay, attempt(3))
+
+    assert at_work == Busy(sent.key)
+    assert isinstance(then, AlreadyDone)
+    outcome = await ledger.outcome(intended)
+    assert outcome is not None
+    assert not outcome.effect_possible
+    kind = "AlreadyUndone" if first == "is recorded" else "MayBeUndone"
+    assert parse(outcome.result)["type"] == kind
+    if first == "is recorded":
+        with pytest.raises(IntentRefused, match="nothing is left to undo"):
+            await committed(url, take_back, {"order_id": "1"})
+        await committed(url, charge, {"order_id": "1"})
+    assert await committed(url, take_back, {"order_id": "1"}) != intended, "its key is free"
 
 
 async def test_a_fact_that_is_just_being_undone_is_not_relied_on(

@@ -8,13 +8,14 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, LiteralString
 
+import psycopg
 import pytest
 
 from commitline import App, tool
 from commitline.activities.contract.encoding import pack, unpack
 from commitline.activities.contract.undo import PlanUndo, UndoPlan
 from commitline.activities.runs.undo import UndoActivities
-from commitline.canonical import dumps
+from commitline.canonical import dumps, parse
 from commitline.errors import IdempotencyKeyConflict, RunNotRunning, UndoRefused
 from commitline.identity import ActionKey, Position, RunKey, sub_run_key
 from commitline.ledger import (
@@ -748,6 +749,151 @@ async def test_a_refund_that_came_before_the_charge_was_sent_undoes_nothing(
 
     assert (await get(ledger, charge())).undone_by is None
     assert [one.key for one in (await ledger.undo.report(RUN)).standing] == [charge().key]
+
+
+# --- two undos of one action ------------------------------------------------------------------
+
+
+def second_refunds() -> list[ActionRequest]:
+    """A refund of the same charge by another run, under another key and under none."""
+    other = own_refund(run_key=OTHER_RUN, domain_key="another-refund")
+    return [other, replace(other, domain_key=None), replace(other, effect=Effect.AT_MOST_ONCE)]
+
+
+def the_undo(**other: Any) -> ActionRequest:
+    """The undo of the run that charged, under another key than the refund of the model."""
+    return undo(charge(), domain_key="the-undo", **other)
+
+
+async def refused(ledger: ActionLedger, request: ActionRequest, second: int) -> str:
+    """Claim an undo that is not made; return the type of the error that its call reads."""
+    claim = await ledger.claim(request, attempt(second))
+    assert isinstance(claim, AlreadyDone), claim
+    again = await ledger.claim(request, attempt(second + 1))
+    assert isinstance(again, AlreadyDone), "as a replay finds it"
+    assert again.action.result == claim.action.result
+    assert (claim.action.state, claim.action.effect_possible) == ("error", False)
+    return str(parse(claim.action.result or "{}")["type"])
+
+
+@pytest.mark.parametrize("second", second_refunds(), ids=["another key", "no key", "at most once"])
+async def test_a_charge_is_refunded_once_whatever_key_the_second_refund_has(
+    ledger: ActionLedger, second: ActionRequest
+) -> None:
+    await done(ledger, charge())
+    first = await dispatched(ledger, own_refund(), attempt(1))
+
+    at_work = await ledger.claim(second, attempt(2))
+    await ledger.record(first, REFUNDED)
+
+    assert at_work == Busy(first.key)
+    assert await refused(ledger, second, 3) == "AlreadyUndone"
+    assert (await get(ledger, charge())).undone_by == first.key
+    anew = await dispatched(ledger, charge("2.0"), attempt(5))
+    assert anew.idempotency_key == f"{CHARGE_KEY}~2", "the one that was refused holds nothing"
+    await ledger.record(anew, RECEIPT)
+    later = replace(second, position=Position("3.0"))
+    assert isinstance(await ledger.claim(later, attempt(6)), Dispatched), "a charge of its own"
+
+
+@pytest.mark.parametrize("second", second_refunds(), ids=["another key", "no key", "at most once"])
+async def test_a_refund_that_is_unknown_is_not_made_by_another_call_until_it_is_settled(
+    ledger: ActionLedger, second: ActionRequest
+) -> None:
+    await done(ledger, charge())
+    await ledger.park(await dispatched(ledger, own_refund(), attempt(1)), "no answer")
+
+    assert await refused(ledger, second, 2) == "MayBeUndone"
+
+    await ledger.settle(own_refund().key, DID_NOT_HAPPEN, by="ada")
+    later = replace(second, position=Position("2.0"))
+    assert isinstance(await ledger.claim(later, attempt(4)), Dispatched)
+
+
+async def test_the_undo_of_a_run_waits_for_a_refund_that_another_run_makes(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    elsewhere = own_refund(run_key=OTHER_RUN)
+    first = await dispatched(ledger, elsewhere, attempt(1))
+    await begin(ledger)
+    assert [step.at for step in await plan(ledger)] == ["undo-0.0"]
+
+    at_work = await ledger.claim(the_undo(), attempt(101))
+    await ledger.park(first, "no answer")
+    unknown = await refused(ledger, the_undo(), 102)
+    await finish(ledger)
+    report = await ledger.undo.report(RUN)
+
+    assert at_work == Busy(first.key)
+    assert unknown == "MayBeUndone"
+    [one] = report.standing
+    assert (one.fate, one.why) == ("unknown", f"its undo {first.key} is unknown: no answer")
+    await ledger.settle(first.key, REFUNDED, by="ada")
+    assert (await ledger.undo.report(RUN)).state == "compensated"
+
+
+async def test_a_refund_of_the_model_waits_for_the_undo_of_the_run_that_charged(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    await begin(ledger)
+    first = await dispatched(ledger, the_undo(), attempt(101))
+    second = own_refund(run_key=OTHER_RUN)
+
+    at_work = await ledger.claim(second, attempt(102))
+    await ledger.record(first, REFUNDED)
+
+    assert at_work == Busy(first.key)
+    assert await refused(ledger, second, 103) == "AlreadyUndone"
+
+
+async def test_a_refund_that_was_handed_back_is_ended_when_another_one_was_made_meanwhile(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    await done(ledger, charge())
+    handed_back = own_refund(run_key=OTHER_RUN)
+    claim = await dispatched(ledger, handed_back, by := attempt(1))
+    assert await ledger.hand_back(claim, by)
+    first = await dispatched(ledger, own_refund(domain_key="another-refund"), attempt(2))
+
+    at_work = await ledger.claim(handed_back, attempt(3))
+    await ledger.record(first, REFUNDED)
+
+    assert at_work == Busy(first.key)
+    assert await refused(ledger, handed_back, 4) == "AlreadyUndone"
+    [key] = await sql(
+        pool, "select held_by from agent_domain_keys where domain_key = %(key)s", key=REFUND_KEY
+    )
+    assert key["held_by"] is None
+
+
+@pytest.mark.parametrize("domain_key", [CHARGE_KEY, None], ids=["a fact", "no fact"])
+async def test_of_two_undos_at_once_one_is_sent(
+    ledger: ActionLedger, pool: Pool, domain_key: str | None
+) -> None:
+    charged = charge(domain_key=domain_key)
+    await done(ledger, charged)
+    await begin(ledger)
+    undos = [undo(charged, number, domain_key=f"undo {number}") for number in (1, 2)]
+    async with holding(pool, LOCK_ACTIONS):
+        claims = [asyncio.create_task(ledger.claim(one, attempt(101))) for one in undos]
+        await until_blocked(pool, 2)
+
+    claimed = await asyncio.gather(*claims)
+
+    [sent] = [claim for claim in claimed if isinstance(claim, Dispatched)]
+    assert Busy(sent.key) in claimed
+    with pytest.raises(psycopg.errors.UniqueViolation):  # the database holds it
+        await sql(
+            pool,
+            "insert into agent_actions (key, tool, args, run_key, position, idempotency_key, "
+            "effect, requested_digest, effective_digest, claim_token, claimed_by, attempt_at, "
+            "lease_until, sent_until, dispatched_at, undoes) "
+            "select 'x', tool, args, run_key, 'x', 'x', effect, '', '', claim_token, claimed_by, "
+            "now(), now(), now(), now(), undoes from agent_actions where key = %(key)s",
+            key=sent.key,
+        )
 
 
 # --- late successes and races -----------------------------------------------------------------
