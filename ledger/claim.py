@@ -56,7 +56,7 @@ from .claim_rules import (
     waits_for_answer,
     why_parked,
 )
-from .outcome import end_intent
+from .outcome import end_intent, mark_undone
 from .outcome_rules import conflict_outcome
 from .question_rules import Question
 from .questions import close_expired
@@ -336,7 +336,7 @@ class _Claimant:
         if outcome is None:
             return Parked(row)
         if self._request.undoes is not None:
-            await execute(self._connection, "mark_undone", keys=[row.key])
+            await mark_undone(self._connection, [row.key])
         return AlreadyDone(row)
 
     async def _refuse(self, conflict: IdempotencyKeyConflict) -> AlreadyDone:

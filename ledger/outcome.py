@@ -150,9 +150,15 @@ async def _lock_around(connection: Connection, key: ActionKey) -> None:
             await execute(connection, "lock_domain_key", domain_key=domain_key)
 
 
+async def mark_undone(connection: Connection, undos: Sequence[ActionKey]) -> None:
+    """Mark what these undid as undone, and with it the calls that were answered with it."""
+    await execute(connection, "mark_undone", keys=list(undos))
+    await execute(connection, "mark_repeats_undone", keys=list(undos))
+
+
 async def _write_consequences(connection: Connection, keys: Sequence[ActionKey]) -> None:
     """Write what follows from outcomes: another action is undone, or is to be."""
-    await execute(connection, "mark_undone", keys=list(keys))
+    await mark_undone(connection, keys)
     await execute(connection, "dequeue", keys=list(keys))
     for key in keys:
         await execute(connection, "release_undone", key=key)

@@ -2,17 +2,16 @@
 -- A line `-- name: purpose` starts each query; parameters are always bound.
 
 -- record: the outcome, by the attempt that holds the claim; the first one stands. Not of an action
--- that undoes another, was reopened, or is sent by the relay and can be undone: `record_late`
--- writes more with those. An action of the relay's is settled by this: its model read that it is
+-- that undoes another, was undone meanwhile, was reopened, or is sent by the relay and can be
+-- undone: `record_late` writes more with those. An action of the relay's is settled by this: its model read that it is
 -- pending.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, state_changes = %(state_changes)s::json,
        done_at = clock_timestamp(),
-       undone_by = case when %(effect_possible)s then undone_by end,
        settled_at = case when relayed then clock_timestamp() end
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
-   and undoes is null and reopened_at is null
+   and undoes is null and undone_by is null and reopened_at is null
    and not (relayed and compensator is not null)
 returning key;
 
@@ -25,7 +24,9 @@ update agent_actions
        done_at = clock_timestamp(),
        undone_by = case when %(effect_possible)s then undone_by end,
        settled_at = case when parked_at is not null or reopened_at is not null or relayed
-                         then clock_timestamp() end,
+                         then clock_timestamp() else settled_at end,
+       -- If the model has read that it was undone: it may turn out never to have happened.
+       notified_version = null,
        parked_at = null, parked_reason = null
  where key = %(key)s and status = 'pending'
    and (claim_token = %(token)s
@@ -33,20 +34,27 @@ update agent_actions
             and (parked_at is not null or lease_until < clock_timestamp())))
 returning key;
 
--- settle_repeats: the calls that were answered with an action that was unknown until now.
+-- settle_repeats: the calls that were answered with an action that was unknown until now. What was
+-- undone while it was unknown is undone for them, too.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
+       undone_by = case when %(effect_possible)s then (
+                        select f.undone_by from agent_actions f where f.key = %(key)s) end,
        result = %(result)s::json, done_at = clock_timestamp(),
-       parked_at = null, parked_reason = null, settled_at = clock_timestamp()
+       parked_at = null, parked_reason = null,
+       settled_at = clock_timestamp(), notified_version = null
  where duplicate_of = %(key)s and parked_at is not null
 returning key;
 
 -- settle: a person settles an unknown action, and with it the calls that were answered with it.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
-       undone_by = case when %(effect_possible)s then undone_by end,
+       undone_by = case when %(effect_possible)s then (
+                        select f.undone_by from agent_actions f where f.key = %(key)s) end,
        result = %(result)s::json, done_at = clock_timestamp(),
-       settled_at = case when parked_at is not null or relayed then clock_timestamp() end,
+       settled_at = case when parked_at is not null or relayed
+                         then clock_timestamp() else settled_at end,
+       notified_version = null,
        parked_at = null, parked_reason = null,
        decided_by = %(by)s, decided_at = clock_timestamp()
  where status = 'pending'
@@ -91,12 +99,15 @@ update agent_domain_keys set held_by = null
 with undone as (
     update agent_actions f
        set undone_by = u.key,
-           -- The model gets a notice of what an undo of its run took back. Of a refund that it
-           -- called itself, it has the reply.
-           settled_at = case when starts_with(u.position, 'undo-') then clock_timestamp()
-                             else f.settled_at end,
-           notified_version = case when starts_with(u.position, 'undo-') then null
-                               else f.notified_version end
+           -- Its conversation gets a notice. Of a refund that it called itself, it has the reply.
+           settled_at = case when starts_with(u.position, 'undo-')
+                                  or coalesce(u.thread_id, u.run_key)
+                                     <> coalesce(f.thread_id, f.run_key)
+                             then clock_timestamp() else f.settled_at end,
+           notified_version = case when starts_with(u.position, 'undo-')
+                                        or coalesce(u.thread_id, u.run_key)
+                                           <> coalesce(f.thread_id, f.run_key)
+                                   then null else f.notified_version end
       from agent_actions u
      where u.key = any(%(keys)s) and u.status = 'done' and u.effect_possible and f.key = u.undoes
        and f.undone_by is null and f.effect_possible is not false
@@ -107,6 +118,27 @@ with undone as (
 update agent_domain_keys d set held_by = null, undone_by = undone.undone_by
   from undone
  where undone.status = 'done' and d.domain_key = undone.domain_key and d.held_by = undone.key;
+
+-- mark_repeats_undone: the calls that were answered with what these actions undid are undone with
+-- it, and their conversations get a notice, too. A statement of its own: it sees the calls that were
+-- answered until the one before had its locks.
+with repeats as (
+    select r.key, u.key as undo,
+           starts_with(u.position, 'undo-')
+           or coalesce(u.thread_id, u.run_key) <> coalesce(r.thread_id, r.run_key) as told
+      from agent_actions u
+      join agent_actions f on f.key = u.undoes and f.undone_by = u.key
+      join agent_actions r on r.duplicate_of = f.key
+     where u.key = any(%(keys)s) and r.undone_by is null and r.effect_possible is not false
+     order by r.key
+       for no key update of r
+)
+update agent_actions r
+   set undone_by = repeats.undo,
+       settled_at = case when told then clock_timestamp() else r.settled_at end,
+       notified_version = case when told then null else r.notified_version end
+  from repeats
+ where r.key = repeats.key;
 
 -- release_undone: free the key of an action whose outcome became known after it had been undone.
 update agent_domain_keys d set held_by = null, undone_by = a.undone_by

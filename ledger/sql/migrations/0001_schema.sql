@@ -239,9 +239,9 @@ create index agent_actions_parked on agent_actions (parked_at) where parked_at i
 create index agent_actions_open_unknown
     on agent_actions (coalesce(thread_id, run_key), tool, effective_digest)
     where parked_at is not null and domain_key is null;
--- The calls that were answered with an unknown action.
+-- The calls that were answered with another action.
 create index agent_actions_repeats on agent_actions (duplicate_of)
-    where duplicate_of is not null and parked_at is not null;
+    where duplicate_of is not null;
 -- What was settled in a conversation, for its notices.
 create index agent_actions_settled on agent_actions (coalesce(thread_id, run_key))
     where settled_at is not null;

@@ -557,6 +557,102 @@ async def test_what_was_refunded_while_unknown_is_free_when_it_is_known(
     ).idempotency_key == f"{CHARGE_KEY}~2"
 
 
+async def test_what_was_refunded_while_at_work_is_free_when_it_is_known(
+    ledger: ActionLedger,
+) -> None:
+    claim = await dispatched(ledger, charge())
+    await done(ledger, own_refund(run_key=OTHER_RUN), REFUNDED, 1)
+
+    await ledger.record(claim, RECEIPT)
+
+    assert (await get(ledger, charge())).undone_by == own_refund(run_key=OTHER_RUN).key
+    anew = await dispatched(ledger, charge("2.0"), attempt(2))
+    assert anew.idempotency_key == f"{CHARGE_KEY}~2", "no receipt of what is undone"
+
+
+# --- calls that were answered with what is undone ---------------------------------------------
+
+
+async def told(ledger: ActionLedger, pool: Pool, run: RunKey) -> list[tuple[str, str | None]]:
+    """What a conversation reads next: which of its actions, and what undid it."""
+    found = await ledger.threads.pending_notices(run)
+    keys = [one.key for one in found]
+    await sql(
+        pool, "update agent_actions set notified_version = 1 where key = any(%(keys)s)", keys=keys
+    )
+    return [(one.position, one.undone_by) for one in found]
+
+
+@pytest.mark.parametrize("answer", ["its receipt", "that it is unknown"])
+async def test_what_is_undone_reaches_the_calls_that_were_answered_with_it(
+    ledger: ActionLedger, pool: Pool, answer: str
+) -> None:
+    claim = await dispatched(ledger, charge())
+    repeat = charge("3.0", run_key=OTHER_RUN)
+    if answer == "its receipt":
+        await ledger.record(claim, RECEIPT)
+        assert isinstance(await ledger.claim(repeat, attempt(1)), AlreadyDone)
+        assert await told(ledger, pool, OTHER_RUN) == []
+    else:
+        await ledger.park(claim, "no answer")
+        assert isinstance(await ledger.claim(repeat, attempt(1)), Parked)
+        await ledger.settle(claim.key, RECEIPT, by="ada")
+        assert await told(ledger, pool, OTHER_RUN) == [("3.0", None)]
+        assert await told(ledger, pool, RUN) == [("0.0", None)]
+    await begin(ledger)
+
+    await done(ledger, undo(charge()), REFUNDED, 101)
+
+    undone_by = undo(charge()).key
+    assert (await get(ledger, repeat)).undone_by == undone_by
+    assert await told(ledger, pool, OTHER_RUN) == [("3.0", undone_by)]
+    assert await told(ledger, pool, RUN) == [("0.0", undone_by)]
+    assert await told(ledger, pool, OTHER_RUN) == []
+    again = await ledger.claim(repeat, attempt(300))
+    assert isinstance(again, AlreadyDone), "a replay finds what the model read"
+    assert again.action.result == RECEIPT.result
+
+
+async def test_a_refund_that_a_model_called_is_told_to_all_but_its_own_conversation(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    await done(ledger, charge())
+    repeat = charge("3.0", run_key=OTHER_RUN)
+    await ledger.claim(repeat, attempt(1))
+
+    refund = own_refund("4.0", run_key=OTHER_RUN)
+    await done(ledger, refund, REFUNDED, 2)
+
+    assert (await get(ledger, repeat)).undone_by == refund.key
+    assert await told(ledger, pool, OTHER_RUN) == [], "it has the reply"
+    assert await told(ledger, pool, RUN) == [("0.0", refund.key)]
+
+
+@pytest.mark.parametrize("happened", [True, False])
+@pytest.mark.parametrize("told_by", ["a person", "its attempt"])
+async def test_a_call_that_was_told_unknown_of_what_was_undone_meanwhile_reads_how_it_stands(
+    ledger: ActionLedger, pool: Pool, told_by: str, happened: bool
+) -> None:
+    claim = await dispatched(ledger, charge())
+    await ledger.park(claim, "no answer")
+    before, after = charge("3.0", run_key=OTHER_RUN), charge("5.0", run_key=OTHER_RUN)
+    await ledger.claim(before, attempt(1))
+    await done(ledger, own_refund(), REFUNDED, 2)
+    undone_by = own_refund().key
+    assert await told(ledger, pool, OTHER_RUN) == [("3.0", undone_by)]
+    assert isinstance(await ledger.claim(after, attempt(3)), Parked)
+
+    outcome = RECEIPT if happened else DID_NOT_HAPPEN
+    if told_by == "a person":
+        await ledger.settle(claim.key, outcome, by="ada")
+    else:
+        await ledger.record(claim, outcome)
+
+    now = undone_by if happened else None
+    assert [(await get(ledger, one)).undone_by for one in (before, after)] == [now, now]
+    assert sorted(await told(ledger, pool, OTHER_RUN)) == [("3.0", now), ("5.0", now)]
+
+
 # --- one key, several undos -------------------------------------------------------------------
 
 
