@@ -74,6 +74,7 @@ class GuardedActivity:
     state = None
     questions = None
     hand_over = None
+    runs_apart = False
 
     def __init__(
         self,

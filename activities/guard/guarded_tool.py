@@ -43,6 +43,7 @@ class GuardedTool:
     """
 
     ends_when_cancelled = True
+    runs_apart = True
 
     def __init__(self, tool: Tool, runner: ToolRunner) -> None:
         self._tool = tool

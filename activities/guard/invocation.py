@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeAlias
 
+from temporalio import activity
+
 from ...errors import NodeTimeout, NotAttempted, ToolTimeout
 from ...identity import Position, RunKey, action_key
 from ...ledger import Dispatched, Question, QuestionRequest
@@ -21,7 +23,15 @@ from ..app.interrupt import AttemptQuestions, is_interrupt
 from ..app.state_copy import current_state
 from ..app.tool_context import ToolContext, current_call
 from ..app.tool_failure import FailureKind, ToolFailure
-from ..runner.bounded_call import Abandoned, CallEnd, OnLate, Raised, call_within, ignore_late_end
+from ..runner.bounded_call import (
+    Abandoned,
+    CallEnd,
+    OnLate,
+    Raised,
+    call_within,
+    cancelled_if_told,
+    ignore_late_end,
+)
 from ..runner.clock import now
 from .claim_request import Prepared
 from .guarded_call import GuardedCall
@@ -170,14 +180,15 @@ class Invocation:
             key_life: As for `seconds_left`.
             on_late: Gets the end of a tool that was abandoned.
         """
-        seconds = self.seconds_left(key_life)
+        seconds, apart = self.seconds_left(key_life), self._guarded.runs_apart
 
         async def work() -> Any:
             token = current_call.set(context)
             current_state.set(self._prepared.state)
             _ends_at.set(None if seconds is None else began + seconds)
             try:
-                return await self._invoke(self._guarded.stored_args(args))
+                invoked = self._invoke(self._guarded.stored_args(args))
+                return await (invoked if apart else cancelled_if_told(invoked))
             except BaseException as err:
                 raise_contained(self._guarded.name, err)
             finally:
@@ -185,6 +196,10 @@ class Invocation:
 
         began = now()
         end = await call_within(seconds, work(), on_late=on_late)
+        may_go_on = not self._guarded.ends_when_cancelled
+        if end.stopped_by is None and may_go_on and activity.is_cancelled():
+            # Temporal itself cancels the thread of a plain function, past `call_within`.
+            end = CallEnd(Raised(asyncio.CancelledError()), "caller")
         self._count(end)
         return end
 

@@ -13,7 +13,17 @@
     anything else                 error       unknown       unknown      unknown
     a question to a person        the call waits as an intent, and is made again with the answer
 
+    told that it is cancelled,    again       again, same   look up,     unknown
+    at its deadline ***                       key           then again
+    ... by a stop                 cancelled   unknown       unknown      unknown
+    ... by a worker that ends     again       taken over by the next attempt, by effect
+    ... and it ends late          nothing     unknown       unknown      unknown
+
     ** found: ok; surely never happened: error without effect; no time to know it: unknown.
+    *** whatever it returns, raises or asks then: `CancelledError`. What a tool says after our own
+    cancellation has reached it ("I was cancelled, sorry") proves nothing. What ended before that
+    has its own row above, however late it is seen; so has a plain function, whose thread cannot
+    be told, and a process that had answered before it was killed. A lookup's answer is no other.
     * unknown, where an earlier attempt may have sent something: a refusal or a failed connection
       speaks for its own call, and a tool's own check ("charged already") refuses *because* an
       earlier attempt went through.
@@ -27,6 +37,7 @@ A READ has no row: `read_attempt` does what its column says.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeAlias
@@ -134,6 +145,9 @@ def late_outcome(call: GuardedCall, claim: Dispatched, end: Returned | Raised) -
     """Return what the end of an abandoned tool says for sure; None where it says nothing."""
     if isinstance(end, Returned):
         return _encoded(call, claim, end)
+    if isinstance(end.error, asyncio.CancelledError):
+        call.log.info("tool.ended_cancelled", action_key=claim.key)
+        return None  # also where `refused_on` names it: the cancellation is ours
     failure = call.guarded.failure(end.error)
     call.log.info("tool.ended_late", action_key=claim.key, error=failure.type)
     surely_nothing = failure.kind is FailureKind.REFUSED and not claim.taken_over

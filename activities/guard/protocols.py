@@ -47,6 +47,14 @@ class Guarded(Protocol):
         ...
 
     @property
+    def runs_apart(self) -> bool:
+        """Whether it runs apart from the worker's event loop.
+
+        There the runner knows which calls their cancellation has reached.
+        """
+        ...
+
+    @property
     def replies(self) -> Replies:
         """What the workflow gets."""
         ...

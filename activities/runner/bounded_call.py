@@ -3,6 +3,11 @@
 At the deadline the tool is cancelled and gets a moment to end. A tool that ignores its
 cancellation (a thread, or a tool that catches `CancelledError`) is *abandoned*: the attempt goes
 on without it. When the tool ends, however late, its end goes to ``on_late``, which records it.
+
+What a tool returns or raises after its cancellation has reached its own code says nothing of what
+it did: it may be "I was cancelled, sorry". So such an end is the cancellation itself. Who runs the
+tool sees to that: `ToolRunner` for tools, `cancelled_if_told` for what runs on the worker's loop.
+A tool that had ended before, and one that cannot be told (a thread), have their own end.
 """
 
 from __future__ import annotations
@@ -97,6 +102,25 @@ async def despite_cancellation(work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait({task})
         except asyncio.CancelledError:
             continue
+    return task.result()
+
+
+async def cancelled_if_told(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for ``work``, which is cancelled with the caller; return or raise what it does.
+
+    Raises:
+        asyncio.CancelledError: It was cancelled before it had ended, whatever it made of that.
+    """
+    task, told = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            told = task.cancel() or told
+    if told:
+        if not task.cancelled():
+            task.exception()  # else asyncio logs that nobody took it
+        raise asyncio.CancelledError
     return task.result()
 
 

@@ -42,6 +42,8 @@ async def run_isolated(
 ) -> Outcome:
     """Call a tool in a process of its own. If cancelled, kill it and wait until it is gone.
 
+    What it had answered by then counts: a process that is killed is told of no cancellation.
+
     Args:
         tool: A tool that is defined at the top of a module.
         args: Its stored arguments, JSON text.
@@ -98,13 +100,16 @@ async def _converse(
             writer.write(request)
             await writer.drain()
         await asyncio.wait({answering, ending}, return_when=asyncio.FIRST_COMPLETED)
-        if not answering.done():
-            await asyncio.wait({answering}, timeout=_LAST_WORDS_SECONDS)
-        if not answering.done():
-            return b""
-        writer.close()
-        await process.wait()
-        return answering.result()
+        answer = await _last_words(answering)
+        if answering.done():
+            writer.close()
+            await process.wait()
+        return answer
+    except asyncio.CancelledError:
+        await _kill(process)
+        if answer := await _last_words(answering):
+            return answer
+        raise
     finally:
         answering.cancel()
         ending.cancel()
@@ -117,6 +122,13 @@ async def _answer_from(reader: asyncio.StreamReader) -> bytes:
         return await reader.readexactly(size)
     except (asyncio.IncompleteReadError, ConnectionError):
         return b""
+
+
+async def _last_words(answering: asyncio.Future[bytes]) -> bytes:
+    """Return the answer of a process that has ended, or has just answered; empty if none comes."""
+    if not answering.done():
+        await asyncio.wait({answering}, timeout=_LAST_WORDS_SECONDS)
+    return answering.result() if answering.done() else b""
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:

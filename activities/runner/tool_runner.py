@@ -7,7 +7,9 @@ in a pool, calls that hang would use the threads up. A tool that must be killabl
 
 Each ``run`` ends when the tool has *really* ended. If it is cancelled, it cancels the tool and goes
 on waiting. A caller that cannot wait for a tool that ignores its cancellation abandons it
-(`bounded_call`).
+(`bounded_call`). Once a cancellation has reached a coroutine, its end is that cancellation,
+whatever it returns or raises. One that had ended by then has its own end, and so has a thread,
+which cannot be told.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class ToolRunner:
         self._thread = threading.Thread(target=self._run_loop, name="commitline-tools", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="commitline-watch", daemon=True)
         self._running: dict[int, str] = {}
+        self._told: set[asyncio.Task[Any]] = set()
+        """Tasks that a cancellation has reached."""
         self._closing = threading.Event()
 
     def __enter__(self) -> Self:
@@ -84,11 +88,11 @@ class ToolRunner:
         def begin() -> None:
             task = self._loop.create_task(self._named(name, work), context=context)
             tasks.append(task)
-            task.add_done_callback(lambda ended: _set_end(here, done, *_end_of(ended)))
+            task.add_done_callback(lambda ended: _set_end(here, done, *self._end_of(ended)))
 
         def cancel() -> None:
             for task in tasks:
-                task.cancel()
+                self._cancel(task)
 
         self._loop.call_soon_threadsafe(begin)
         return await self._until_ended(done, lambda: self._loop.call_soon_threadsafe(cancel))
@@ -135,12 +139,26 @@ class ToolRunner:
                 # A SystemExit in a task of a tool ends the loop; it goes on for the other tools.
                 log.error("tools.loop_broken", error=type(err).__name__)
         for task in asyncio.all_tasks(self._loop):
-            task.cancel()
+            self._cancel(task)
         self._loop.run_until_complete(
             asyncio.sleep(0)
         )  # lets the `finally` blocks of the tasks begin
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        """Cancel a task; called in the tools' event loop. One that has ended is not told."""
+        if task.cancel():
+            self._told.add(task)
+
+    def _end_of(self, task: asyncio.Task[Any]) -> tuple[Any, BaseException | None]:
+        """Return what a task returned, or how it failed: by its cancellation, if that was told."""
+        told = task in self._told
+        self._told.discard(task)
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        if told or error is not None:
+            return None, asyncio.CancelledError() if told else error
+        return task.result(), None
 
     async def _named(self, name: str, work: Callable[[], Awaitable[Any]]) -> Any:
         token = id(asyncio.current_task())
@@ -177,13 +195,6 @@ class ToolRunner:
 
     def _answers(self, answered: threading.Event, seconds: float) -> bool:
         return answered.wait(seconds) or self._closing.is_set()
-
-
-def _end_of(task: asyncio.Task[Any]) -> tuple[Any, BaseException | None]:
-    if task.cancelled():
-        return None, asyncio.CancelledError()
-    error = task.exception()
-    return (None, error) if error is not None else (task.result(), None)
 
 
 def _set_end(

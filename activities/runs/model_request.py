@@ -31,7 +31,7 @@ from ..contract.spec import AgentSpec
 from ..guard.heartbeat import failed_so_far
 from ..guard.metrics import count
 from ..model.model import Model, ModelRequest, examine
-from ..runner.bounded_call import Raised, Returned, call_within
+from ..runner.bounded_call import Raised, Returned, call_within, cancelled_if_told
 from ..runner.clock import time_left
 
 MAX_COMPLETION: Final = 1024 * 1024
@@ -59,7 +59,7 @@ class RunModel:
         spec = self.spec
         limits = time_left(spec.model_limits)
         began = time.monotonic()
-        end = await call_within(limits.nearest, self._request(messages))
+        end = await call_within(limits.nearest, cancelled_if_told(self._request(messages)))
         if isinstance(end.how, Returned):
             return end.how.value  # type: ignore[no-any-return]
         if end.stopped_by == "caller":

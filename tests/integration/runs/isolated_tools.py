@@ -113,6 +113,14 @@ def spins_unattended(file: str) -> str:
 
 
 @tool(effect=AT_MOST_ONCE, isolation="process")
+def waits_for_a_file(file: str, go_on: str) -> str:
+    write_pids(file, os.getpid())
+    while not Path(go_on).exists():
+        time.sleep(0.02)
+    return "answered"
+
+
+@tool(effect=AT_MOST_ONCE, isolation="process")
 def returns(ctx: ToolContext, text: str) -> dict[str, str | int]:
     return {"text": text, "key": ctx.action_key, "pid": os.getpid()}
 

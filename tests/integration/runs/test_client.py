@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -183,31 +184,39 @@ async def test_cancelling_waits_for_the_tool_at_work_and_leaves_its_outcome_unkn
     assert state == [("ended",)]
 
 
-async def test_a_tool_that_finishes_in_spite_of_the_cancellation_is_recorded_as_done(
-    bench: Bench,
+@pytest.mark.parametrize("kind", ["coroutine", "thread"])
+async def test_a_value_counts_after_a_cancellation_that_its_tool_cannot_have_heeded(
+    bench: Bench, kind: str
 ) -> None:
-    began = asyncio.Event()
+    began, cancelled = threading.Event(), threading.Event()
 
-    @tool(effect=Effect.AT_MOST_ONCE)
-    async def stubborn() -> str:
+    @tool(effect=Effect.AT_MOST_ONCE, name="act")
+    async def coroutine() -> str:
         began.set()
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             await asyncio.sleep(0.1)
-        return "done all the same"
+        return "I was cancelled, sorry"
 
-    async with bench.serving(
-        one_agent([stubborn], [call(("stubborn", {})), say("Done.")])
-    ) as client:
+    @tool(effect=Effect.AT_MOST_ONCE, name="act")
+    def thread() -> str:
+        began.set()
+        cancelled.wait(60)
+        return "done"
+
+    made = coroutine if kind == "coroutine" else thread
+    async with bench.serving(one_agent([made], [call(("act", {})), say("Done.")])) as client:
         run = await client.start("agent", "go", id=fresh_id())
-        await began.wait()
+        assert await asyncio.to_thread(began.wait, 60)
         await bench.temporal.get_workflow_handle(run.id).cancel()
+        cancelled.set()
         with pytest.raises(RunFailed, match="was canceled"):
             await run.result()
         actions = await run.actions()
 
-    assert [(a.state, a.result) for a in actions] == [("ok", '"done all the same"')]
+    expected = ("unknown", None) if kind == "coroutine" else ("ok", '"done"')
+    assert [(a.state, a.result) for a in actions] == [expected]
 
 
 async def test_an_unknown_id_is_not_found(bench: Bench) -> None:

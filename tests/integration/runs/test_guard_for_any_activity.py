@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -20,7 +20,7 @@ from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker
 
 from commitline.activities.app.tool_context import current_call
@@ -50,6 +50,7 @@ class Parcel(BaseModel):
 SEEN: list[tuple[Any, ...]] = []
 """What the functions were called with, in order."""
 CALLS: Counter[str] = Counter()
+BEGAN = threading.Event()
 
 
 @activity.defn
@@ -115,6 +116,23 @@ async def look(order_id: str) -> str:
     return "there"
 
 
+@activity.defn
+async def regret() -> str:
+    BEGAN.set()
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(60)
+    return "I was cancelled, sorry"
+
+
+@activity.defn
+def relent() -> str:
+    BEGAN.set()
+    with suppress(CancelledError):  # Temporal raises it in the thread
+        while True:
+            threading.Event().wait(0.02)
+    return "I was cancelled, sorry"
+
+
 GUARDED = [
     GuardedActivity(
         charge,
@@ -130,6 +148,8 @@ GUARDED = [
     GuardedActivity(break_down, effect=Effect.AT_MOST_ONCE),
     GuardedActivity(odd, effect=Effect.AT_MOST_ONCE),
     GuardedActivity(look, effect=Effect.READ),
+    GuardedActivity(regret, effect=Effect.AT_MOST_ONCE),
+    GuardedActivity(relent, effect=Effect.AT_MOST_ONCE),
 ]
 FUNCTIONS: list[Callable[..., Any]] = [
     charge,
@@ -141,6 +161,8 @@ FUNCTIONS: list[Callable[..., Any]] = [
     break_down,
     odd,
     look,
+    regret,
+    relent,
 ]
 
 TEN_SECONDS = timedelta(seconds=10)
@@ -158,6 +180,7 @@ class OneCall:
             start_to_close_timeout=TEN_SECONDS,
             heartbeat_timeout=timedelta(seconds=1),
             retry_policy=RetryPolicy(initial_interval=timedelta(milliseconds=10)),
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         )
 
 
@@ -206,6 +229,7 @@ class Post:
 def _nothing_seen() -> None:
     SEEN.clear()
     CALLS.clear()
+    BEGAN.clear()
 
 
 @pytest.fixture(params=["default", "pydantic"])
@@ -533,3 +557,23 @@ async def test_what_is_known_is_written_anew_where_its_row_is_lost_while_the_led
 
     assert stamped == "stamped ada"
     assert (row.state, row.result, len(SEEN)) == ("ok", '"stamped ada"', 1)
+
+
+@pytest.mark.parametrize("name", ["regret", "relent"])
+async def test_what_an_activity_makes_of_its_own_cancellation_proves_nothing(
+    bench: Bench, name: str
+) -> None:
+    async with serving(bench) as ledger:
+        workflow_id = fresh_id()
+        calling = asyncio.ensure_future(one_call(bench, name, id=workflow_id))
+        assert await asyncio.to_thread(BEGAN.wait, 60)
+        await bench.temporal.get_workflow_handle(workflow_id).cancel()
+        with pytest.raises(WorkflowFailureError):
+            await calling
+
+        async def ended() -> Sequence[Action]:
+            return [one for one in await ledger.list() if one.state != "dispatched"]
+
+        (action,) = await eventually(ended)
+
+    assert (action.state, action.result) == ("unknown", None)
