@@ -29,7 +29,8 @@
     │   ├── AnswerRefused           CL236  the answer does not count
     │   ├── SubAgentClosed          CL242  the sub-agent's run is over and stays over
     │   ├── IntentRefused           CL247  the call cannot be left in the outbox
-    │   └── NoTransaction           CL248  no transaction for the intent
+    │   ├── NoTransaction           CL248  no transaction for the intent
+    │   └── StatementRefused        CL249  Postgres refuses what the ledger asks of it
     ├── ActionError               the model reads it as an error without effect
     │   ├── InvalidArguments        CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey   CL302  the arguments give no usable key
@@ -344,6 +345,20 @@ class NoTransaction(LedgerError):
         "Nothing was written. Open a transaction, and pass its psycopg or SQLAlchemy connection "
         "(or session) as it is."
     )
+
+
+class StatementRefused(LedgerError):
+    """Postgres answered, and refuses the statement: a missing grant, a trigger, another schema.
+
+    Nothing was written. An outcome that was to be recorded is kept and recorded later.
+    """
+
+    code = "CL249"
+    remedy = (
+        "Nothing was written. Correct what the message names (a grant, a trigger, the schema): "
+        "`commitline doctor` looks for the usual causes."
+    )
+    retryable = True
 
 
 class ActionError(CommitlineError):

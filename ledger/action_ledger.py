@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ..canonical import storable
-from ..errors import ActionNotFound, Fenced, RunNotRunning
+from ..errors import ActionNotFound, Fenced, RunNotRunning, StatementRefused, Unstorable
 from ..identity import ActionKey, RunKey
 from .action_records import Action, ActionRequest, Attempt, Outcome
 from .approvals import ApprovalLedger
@@ -27,7 +27,7 @@ from .claim import attempt_parameters, claim_action
 from .claim_results import AlreadyDone, Claim, Dispatched, HeldClaim
 from .outbox import intend
 from .outcome import park_action, record_outcome, settle_action
-from .outcome_rules import raise_if_conflict
+from .outcome_rules import raise_if_conflict, without_result
 from .questions import QuestionLedger
 from .relay import RelayLedger
 from .run_records import Run
@@ -203,8 +203,16 @@ class ActionLedger(LedgerCalls):
         Raises:
             Fenced: Another attempt has taken the action over and has not recorded yet.
             LedgerUnavailable: No answer within the deadline. Record again; do not call again.
+            StatementRefused: Postgres refuses it. Record again; do not call again.
         """
-        return await self._call(lambda connection: record_outcome(connection, claim, outcome))
+        try:
+            return await self._call(lambda connection: record_outcome(connection, claim, outcome))
+        except Unstorable as err:
+            kept = without_result(outcome, err)
+        try:
+            return await self._call(lambda connection: record_outcome(connection, claim, kept))
+        except Unstorable as err:
+            raise StatementRefused(f"not even that it ended: {err.message}") from err
 
     async def park(
         self,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..canonical import parse
-from ..errors import Fenced, IdempotencyKeyConflict, SettlementRefused
+from ..canonical import parse, storable
+from ..errors import Fenced, IdempotencyKeyConflict, SettlementRefused, Unstorable
 from ..identity import ActionKey
 from .action_records import Action, Outcome
 from .claim_results import Dispatched, HeldClaim
@@ -56,6 +56,17 @@ def raise_if_conflict(found: Action) -> None:
 def conflict_outcome(error: IdempotencyKeyConflict) -> Outcome:
     """Return the outcome that keeps a conflict, so that a replay finds it again."""
     return Outcome.error(kind=CONFLICT, message=error.message, effect_possible=False)
+
+
+def without_result(outcome: Outcome, error: Unstorable) -> Outcome:
+    """Return what is recorded of an outcome whose text Postgres cannot hold: what it means."""
+    happened = "its effect stands" if outcome.effect_possible else "nothing happened"
+    return Outcome.error(
+        kind="UnrepresentableResult",
+        message=f"it ended, and {happened}, but what it returned could not be kept: "
+        f"{storable(error.message)[:200]}",
+        effect_possible=outcome.effect_possible,
+    )
 
 
 def standing_outcome(claim: Dispatched | HeldClaim, row: Action | None) -> Outcome:

@@ -3,7 +3,8 @@
 A call takes a connection and gives it back before it returns, so none is held while a tool or
 a model works. It opens its own transaction, or is a single statement in autocommit. What meets
 a transient failure (a cut connection, a deadlock, a restart) is repeated until the deadline, so
-every call must be safe to repeat. What Postgres can never take is `Unstorable` at once.
+every call must be safe to repeat. What Postgres can never take is `Unstorable` at once, and every
+other error that it answers with is `StatementRefused`: no error of the driver leaves a call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.rows import AsyncRowFactory
 
-from ..errors import LedgerUnavailable, Unstorable
+from ..errors import LedgerUnavailable, StatementRefused, Unstorable
 from .deadline import within
 from .pool import Connection, Pool
 from .row_factory import record_row
@@ -89,6 +90,11 @@ class LedgerCalls:
                 except _TRANSIENT as err:
                     last = err
                     await asyncio.sleep(_BACK_OFF_SECONDS)
+                except psycopg.Error as err:
+                    # Without the details, which quote the row.
+                    why = err.diag.message_primary or str(err)
+                    name = f"{type(err).__name__} {err.sqlstate or ''}".strip()
+                    raise StatementRefused(f"Postgres refuses a statement: {name}: {why}") from err
 
         try:
             return await within(self._seconds, persist())

@@ -20,7 +20,7 @@ from uuid import uuid4
 from temporalio import activity
 
 from ...crash import crash_point
-from ...errors import LedgerUnavailable, RunNotRunning
+from ...errors import LedgerUnavailable, RunNotRunning, StatementRefused
 from ...ledger import (
     Accepted,
     ActionLedger,
@@ -155,7 +155,7 @@ class Claims:
             row: What was claimed, or the claim.
             failures: Tries that the tool has failed so far, this one included.
         """
-        with suppress(LedgerUnavailable):
+        with suppress(LedgerUnavailable, StatementRefused):
             return await despite_cancellation(
                 self._ledger.hand_back(row, self._attempt, failures=failures)
             )

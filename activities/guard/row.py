@@ -1,8 +1,8 @@
 """`ClaimedRow`: the row of one claimed call, and all that its attempt may write on it.
 
-The first outcome on a row stands. Every write finishes, whoever is cancelled and while Postgres is
-away (`ledger_write`): an outcome in hand is written, handed over to the workflow, or held by this
-attempt. A row that a failover lost is written anew.
+The first outcome on a row stands. Every write finishes, whoever is cancelled, while Postgres is
+away, and whatever it answers (`ledger_write`): an outcome in hand is written, handed over to the
+workflow, or held by this attempt. A row that a failover lost is written anew.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import TypeAlias
 from temporalio import activity
 
 from ...crash import crash_point
-from ...errors import Fenced, LedgerUnavailable
+from ...errors import Fenced, LedgerUnavailable, StatementRefused
 from ...identity import parent_of
 from ...ledger import Action, ActionLedger, Dispatched, Effect, Outcome, Question
+from ...ledger.result_codec import error_text
 from ..app.tool_failure import FailureKind
 from ..contract.activity_failure import again
 from ..contract.outcomes import Unrecorded
@@ -24,7 +25,7 @@ from ..runner.bounded_call import Raised, Returned, despite_cancellation
 from .claims import Claims
 from .guarded_call import GuardedCall
 from .invocation import NotBegun
-from .ledger_write import finish, persist
+from .ledger_write import finish, hold
 from .outcome import NO_TIME, Again, Asked, Follows, Known, Stopped, Unknown, Unsent, late_outcome
 from .question_record import write_question
 
@@ -123,7 +124,7 @@ class ClaimedRow:
             return
         key = self._claim.key
         try:
-            stands = await persist(lambda: self._ledger.record(self._claim, outcome))
+            stands = await hold(lambda: self._ledger.record(self._claim, outcome))
         except Fenced:
             self._call.count("commitline_fenced_records")
             self._call.log.warning("ledger.late_record_fenced", action_key=key)
@@ -152,15 +153,15 @@ class ClaimedRow:
             self._call.log.warning("ledger.action_parked", action_key=claim.key, reason=reason)
         return row
 
-    def _hand_over(self, unrecorded: Unrecorded, error: LedgerUnavailable) -> Unrecorded | None:
+    def _hand_over(self, unrecorded: Unrecorded, error: Exception) -> Unrecorded | None:
         """Leave the write to the workflow; None where it cannot, and this attempt goes on."""
         self._call.count("commitline_unrecorded_outcomes")
         key, workflow = self._claim.key, self._call.guarded.hand_over
-        own = self._claim.settles_for is None
+        own, why = self._claim.settles_for is None, error_text(error)
         if own and workflow is not None and workflow.fits(unrecorded):
-            self._call.log.error("ledger.outcome_handed_over", action_key=key, reason=error.message)
+            self._call.log.error("ledger.outcome_handed_over", action_key=key, reason=why)
             return unrecorded
-        self._call.log.error("ledger.outcome_held", action_key=key, reason=error.message)
+        self._call.log.error("ledger.outcome_held", action_key=key, reason=why)
         return None
 
     def _compare(self, stands: Outcome, ended: Outcome) -> None:
@@ -198,6 +199,10 @@ class ClaimedRow:
         except LedgerUnavailable as err:
             # Not counted. Nothing is called while the ledger is away, so this has an end too.
             self._call.log.warning("ledger.unavailable", reason=err.message)
+        except StatementRefused as err:
+            # Claims go on, so tries that nobody counts would have no end.
+            self._call.log.error("ledger.write_refused", reason=err.message)
+            return False
         return True
 
     async def _leave_unsent(self, unsent: Unsent) -> Ended:
@@ -205,7 +210,7 @@ class ClaimedRow:
         key, reason, failures = self._claim.key, unsent.reason, unsent.failures
         if not await self._claims.hand_back(self._claim, failures=failures):
             return await self.park(Unknown(reason, over=True, failures=failures))
-        return await persist(lambda: self._ledger.park_unsent(key, f"not sent: {reason}"))
+        return await hold(lambda: self._ledger.park_unsent(key, f"not sent: {reason}"))
 
     async def _stop(self, *, over: bool) -> Ended:
         """Leave a cancelled call to whoever can find out: an operator, or the next attempt."""
@@ -224,7 +229,7 @@ class ClaimedRow:
         run_key = self._call.header.run_key
         if parent_of(run_key) is None:
             return False
-        with suppress(LedgerUnavailable):
+        with suppress(LedgerUnavailable, StatementRefused):
             run = await despite_cancellation(self._ledger.runs.get(run_key))
             # A stop is final: no workflow takes over then.
             here = activity.info().workflow_id or ""

@@ -24,14 +24,14 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from ...crash import crash_point
-from ...errors import Fenced, LedgerUnavailable, RunNotRunning
+from ...errors import Fenced, LedgerUnavailable, RunNotRunning, StatementRefused
 from ...ledger import ActionLedger, Conversation, ThreadLedger
 from ..app.app import App
 from ..contract.activity_failure import not_started
 from ..contract.encoding import pack, to_text, unpack
 from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, RecordTurn, TurnResult
 from ..guard.heartbeat import beating
-from ..guard.ledger_write import persist
+from ..guard.ledger_write import hold
 from ..replies.pairing import paired
 from ..runner.bounded_call import despite_cancellation
 from .model_request import RunModel
@@ -116,10 +116,10 @@ class TurnActivities:
         return replace(turn, completion=completion, final=spec.ends_with(completion))
 
     async def _committed(self, turn: RecordTurn) -> TurnResult:
-        """Commit the turn; where the ledger is away, hand it to the workflow to record."""
+        """Commit the turn; where the ledger does not take it, have the workflow record it."""
         try:
             return await despite_cancellation(commit_turn(self._threads, turn))
-        except LedgerUnavailable as err:
+        except (LedgerUnavailable, StatementRefused) as err:
             # The completion is paid for. The workflow has it recorded before it acts on it.
             log.error(
                 "model.completion_handed_over",
@@ -130,5 +130,5 @@ class TurnActivities:
         result = TurnResult(turn.completion, turn.version, turn.epoch, unrecorded=turn)
         if len(to_text(result)) > MAX_TRAVELLING:
             # Too large to travel: this attempt tries until the ledger is back.
-            result = await persist(lambda: commit_turn(self._threads, turn))
+            result = await hold(lambda: commit_turn(self._threads, turn))
         return result
