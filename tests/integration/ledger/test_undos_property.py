@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -75,7 +75,7 @@ class Crowd:
             undone = f"{order}-charge"
             await self.claim(self.new("refund", order, domain_key=key, undoes_domain_key=undone))
 
-    def new(self, tool: str, order: str, **given: str | None) -> ActionRequest:
+    def new(self, tool: str, order: str, **given: Any) -> ActionRequest:
         position = f"{next(self.numbers)}.0"
         args = f'{{"order":"{order}"}}'
         request = action_request(self.chance.choice(RUNS), position, tool=tool, args=args, **given)
