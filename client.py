@@ -155,7 +155,10 @@ class AgentClient:
             )
             return await self._start_on_thread(given, received, prompt, retry_policy)
         if id is None or thread is not None or request_id is not None:
-            raise InvalidRunId("a run needs either an id, or a thread and perhaps a request_id")
+            raise InvalidRunId(
+                "a run needs either an id, or a thread and perhaps a request_id",
+                remedy="Give one of them.",
+            )
         given = RunInput(agent=agent, prompt=prompt, limits=kept)
         check_run_id(id)
         options = start_options(given, id=id, task=prompt, task_queue=self.task_queue)

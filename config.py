@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +21,14 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
+from .canonical import scrub
 from .errors import ConfigurationError
 
 DATA_DIR: Final = ".commitline"
 ADDRESSES_FILE: Final = "dev.json"
 PREFIX: Final = "COMMITLINE_"
+_NO_SETTINGS: Final = frozenset({"COMMITLINE_CRASH_AT", "COMMITLINE_APP", "COMMITLINE_VERSION"})
+"""Variables that are read elsewhere: by the crash points, and by ``docker-compose.yml``."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,14 @@ class Settings(BaseModel):
         """Read the environment, then the servers of ``commitline dev``.
 
         Raises:
-            ConfigurationError: A value cannot be used; the message names the variable.
+            ConfigurationError: A value cannot be used, or there is no such setting; the message
+                names the variable.
         """
         environment = os.environ if environment is None else environment
-        given = {
-            name: environment[PREFIX + name.upper()]
-            for name in cls.model_fields
-            if environment.get(PREFIX + name.upper())
-        }
+        _check_known(environment, known=[PREFIX + name.upper() for name in cls.model_fields])
+        # A value that came from a file, as a secret does, often ends in a newline.
+        values = {name: environment.get(PREFIX + name.upper(), "") for name in cls.model_fields}
+        given = {name: value.strip() for name, value in values.items() if value.strip()}
         if "database_url" not in given and (dev := DevAddresses.find()):
             given["database_url"] = dev.database_url
         try:
@@ -140,6 +144,21 @@ class Settings(BaseModel):
         return self.database_url
 
 
+def _check_known(environment: Mapping[str, str], *, known: Sequence[str]) -> None:
+    """Refuse a variable of ours that nothing reads: it is a slip, and its default would hold.
+
+    Raises:
+        ConfigurationError: The message names it, and what may have been meant.
+    """
+    for name in environment:
+        if name.startswith(PREFIX) and name not in _NO_SETTINGS and name not in known:
+            meant = get_close_matches(name, known, n=1, cutoff=0.8)
+            raise ConfigurationError(
+                f"{scrub(name, limit=100)}: there is no such setting"
+                + (f"; {meant[0]} may be meant" if meant else "")
+            )
+
+
 async def connect_temporal(*, metrics_address: str = "") -> Client:
     """Connect as ``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, … say, else to ``commitline dev``.
 
@@ -155,7 +174,7 @@ async def connect_temporal(*, metrics_address: str = "") -> Client:
         raise ConfigurationError(f"Temporal's configuration cannot be read: {err}") from err
     if "target_host" not in config and (dev := DevAddresses.find()):
         config["target_host"] = dev.temporal_address
-    address = config.setdefault("target_host", "localhost:7233")
+    address = config["target_host"] = config.get("target_host", "localhost:7233").strip()
     runtime = _runtime(metrics_address) if metrics_address else None
     try:
         return await Client.connect(**config, runtime=runtime)

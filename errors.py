@@ -113,6 +113,11 @@ class InvalidRunId(CommitlineError):
     code = "CL102"
     remedy = "Use 1 to 180 printable ASCII characters."
 
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        if remedy is not None:
+            self.remedy = remedy
+
 
 class ConfigurationError(CommitlineError):
     """A setting is missing or cannot be used."""
@@ -188,7 +193,10 @@ class LedgerUnavailable(LedgerError):
     """Postgres could not be reached, or did not answer within the statement's deadline."""
 
     code = "CL206"
-    remedy = "Nothing was called. It is tried again by itself; check the database if it lasts."
+    remedy = (
+        "Nothing was called. A run tries again by itself, and you may repeat a command or a "
+        "client's call; check the database if it lasts (`commitline doctor`)."
+    )
     retryable = True
 
     def __init__(self, message: str, *, reached: bool = False) -> None:

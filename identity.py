@@ -74,11 +74,16 @@ def check_run_id(workflow_id: str) -> str:
             Commitline itself.
     """
     if check_workflow_id(workflow_id).startswith(THREAD_PREFIX):
-        raise InvalidRunId(f"{workflow_id!r} is the run of a conversation: start it with thread=")
+        raise InvalidRunId(
+            f"{workflow_id!r} is the run of a conversation",
+            remedy="Say something in it: `AgentClient.start(…, thread=…)`, or in a terminal "
+            "`commitline threads send`.",
+        )
     if workflow_id == OUTBOX or workflow_id.startswith(_RESERVED):
         raise InvalidRunId(
             f"{workflow_id!r} is reserved for Commitline, as {OUTBOX!r} and whatever begins with "
-            + ", ".join(map(repr, _RESERVED))
+            + ", ".join(map(repr, _RESERVED)),
+            remedy="Choose another id.",
         )
     return workflow_id
 

@@ -144,6 +144,9 @@ def load_app(name: str) -> App:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as err:
         raise ConfigurationError(f"cannot import {module_name!r}: {err}") from err
+    except SyntaxError as err:
+        where = f"{err.filename}, line {err.lineno}"
+        raise ConfigurationError(f"{module_name!r} cannot be read: {where}: {err.msg}") from err
     app = getattr(module, attribute, None)
     if app is None:
         raise ConfigurationError(f"{module_name!r} has no attribute {attribute!r}")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from .terminal import AsJson, user
+from .terminal import AsJson, check_call, user
 
 app = typer.Typer(
     help="List what runs have done, show one action, or settle an unknown one.",
@@ -52,12 +52,13 @@ def show_action(
     from ..operating import actions, console
     from ..operating.connection import with_ledger
 
+    check_call(key)
     found = asyncio.run(with_ledger(lambda ledger: actions.find_record(ledger, key)))
     if not isinstance(found, Action):
         return console.print_data(found)
     if json:
         return console.print_data(actions.data(found))
-    return console.OUT.print(actions.details(found))
+    return actions.print_details(found)
 
 
 @app.command("settle")
@@ -79,6 +80,7 @@ def settle_action(
     from ..operating import actions, console
     from ..operating.connection import with_ledger
 
+    check_call(key)
     if (happened is None) is not did_not_happen:
         raise typer.BadParameter("say either --happened RESULT or --did-not-happen")
 
@@ -87,7 +89,7 @@ def settle_action(
     )
     if json:
         return console.print_data([actions.data(one) for one in settled])
-    return console.OUT.print(actions.table(settled))
+    return actions.table(settled).print(console.OUT)
 
 
 @app.command("reopen")
@@ -103,6 +105,7 @@ def reopen_action(
     from ..operating import actions, console
     from ..operating.connection import with_ledger
 
+    check_call(key)
     found = asyncio.run(with_ledger(lambda ledger: actions.reopen(ledger, key)))
     if json:
         return console.print_data(actions.data(found))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .terminal import AsJson, user
+from .terminal import AsJson, check_call, user
 
 Call = Annotated[str, typer.Argument(metavar="RUN:AT", help="The call, as listed.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; kept on the row.")]
@@ -43,18 +43,23 @@ def approve(
         typer.Option(metavar="JSON", help="Arguments instead of the model's: all of them."),
     ] = None,
     by: By = None,
+    json: AsJson = False,
 ) -> None:
     """Approve a call that waits: it is carried out as it was shown, or as you edit it."""
-    asyncio.run(_decide(call, approve=True, by=by, reason="", args=args))
+    edited = None if args is None else _arguments(args)
+    said = asyncio.run(_decide(call, approve=True, by=by or user(), reason="", args=edited))
+    _print_word(said, json)
 
 
 def reject(
     call: Call,
     reason: Annotated[str, typer.Option(help="Why; the model reads it.")] = "",
     by: By = None,
+    json: AsJson = False,
 ) -> None:
     """Reject a call that waits: it is not carried out, and the model reads why."""
-    asyncio.run(_decide(call, approve=False, by=by, reason=reason, args=None))
+    said = asyncio.run(_decide(call, approve=False, by=by or user(), reason=reason, args=None))
+    _print_word(said, json)
 
 
 def list_questions(
@@ -86,30 +91,52 @@ def answer(
     ],
     value: Annotated[str, typer.Option(metavar="JSON", help="The answer, JSON or plain text.")],
     by: By = None,
+    json: AsJson = False,
 ) -> None:
     """Answer a question of a call: the call is made again, with the answer."""
     from ..client import AgentClient
     from ..operating import decisions
+
+    check_call(question)
 
     async def work() -> None:
         async with await AgentClient.connect() as client:
             await decisions.answer(client, question, value, by=by or user())
 
     asyncio.run(work())
-    print(f"{question}: answered")
+    _print_word({"call": question, "decision": "answered", "by": by or user()}, json)
 
 
 async def _decide(
-    call: str, *, approve: bool, by: str | None, reason: str, args: str | None
-) -> None:
-    from ..canonical import parse
+    call: str, *, approve: bool, by: str, reason: str, args: dict[str, Any] | None
+) -> dict[str, str]:
     from ..client import AgentClient
     from ..operating.decisions import call_named
 
-    edited = None if args is None else parse(args)
-    if edited is not None and not isinstance(edited, dict):
-        raise typer.BadParameter("--args takes a JSON object")
+    check_call(call)
     async with await AgentClient.connect() as client:
         run, position = await call_named(client, call)
-        await run.decide(position, approve=approve, by=by or user(), reason=reason, args=edited)
-    print(f"{call}: {'approved' if approve else 'rejected'}")
+        await run.decide(position, approve=approve, by=by, reason=reason, args=args)
+    return {"call": call, "decision": "approved" if approve else "rejected", "by": by}
+
+
+def _arguments(typed: str) -> dict[str, Any]:
+    from ..canonical import parse
+    from ..errors import UnrepresentableValue
+
+    try:
+        edited = parse(typed)
+    except UnrepresentableValue as err:
+        raise typer.BadParameter(f"--args takes a JSON object: {err.message}") from err
+    if not isinstance(edited, dict):
+        raise typer.BadParameter("--args takes a JSON object")
+    return edited
+
+
+def _print_word(said: dict[str, str], json: bool) -> None:
+    """Print what a person's word came to."""
+    from ..operating import console
+
+    if json:
+        return console.print_data(said)
+    return print(f"{said['call']}: {said['decision']}")

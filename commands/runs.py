@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from .terminal import AsJson, user
 
+State = Literal["running", "completed", "failed", "canceled", "terminated", "timed_out"]
+
 app = typer.Typer(
-    help="List the newest runs, or take one back to an earlier turn.",
+    help="List the newest runs, show one, or take one back to an earlier turn.",
     invoke_without_command=True,
     rich_markup_mode="markdown",
 )
@@ -21,10 +23,16 @@ app = typer.Typer(
 @app.callback()
 def list_runs(
     context: typer.Context,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of this agent, or plan, only.")
+    ] = None,
+    state: Annotated[
+        State | None, typer.Option(help="In this state only.", case_sensitive=False)
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
     json: AsJson = False,
 ) -> None:
-    """List the newest runs with their state, or take one back to an earlier turn."""
+    """List the newest runs with their state; show one, or take one back to an earlier turn."""
     from ..client import AgentClient
     from ..operating import console, runs
 
@@ -33,12 +41,32 @@ def list_runs(
 
     async def work() -> list[dict[str, Any]]:
         async with await AgentClient.connect() as client:
-            return await runs.newest_runs(client, limit=limit)
+            return await runs.newest_runs(client, limit=limit, agent=agent, state=state)
 
     found = asyncio.run(work())
     if json:
         return console.print_data(found)
-    return console.print_listing(runs.table(found), found, nothing="No runs yet.")
+    nothing = "No runs yet." if agent is None and state is None else "No such runs."
+    return console.print_listing(
+        runs.table(found), found, nothing=nothing, then="All about one: commitline runs show RUN"
+    )
+
+
+@app.command("show")
+def show_run(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or its key.")],
+    json: AsJson = False,
+) -> None:
+    """Show everything about one run: its state, why it failed, and what of it waits."""
+    from ..client import AgentClient
+    from ..operating import console, runs
+
+    async def work() -> dict[str, Any]:
+        async with await AgentClient.connect() as client:
+            return await runs.facts(client, run)
+
+    found = asyncio.run(work())
+    return console.print_data(found) if json else runs.print_facts_of(found)
 
 
 @app.command("reset")

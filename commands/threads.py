@@ -67,13 +67,14 @@ def send(
 ) -> None:
     """Say something in a conversation, wait for the answer and print it."""
     from ..client import AgentClient
-    from ..operating import console
+    from ..operating import console, runs
     from ..workflows import RunResult
 
     async def work() -> RunResult:
         async with await AgentClient.connect() as client:
-            with console.ERR.status(f"{thread}: waiting for the answer"):
-                return await client.send(thread, text, agent=agent, request_id=request_id)
+            return await runs.send(
+                client, thread, text, console.ERR, agent=agent, request_id=request_id
+            )
 
     result = asyncio.run(work())
     if json:
@@ -85,17 +86,23 @@ def send(
 def delete_thread(
     thread: Annotated[str, typer.Argument(metavar="ID", help="Its id, or a run's.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Delete what was said in a conversation, for good. What was done stays on record."""
     from ..ledger import ActionLedger
-    from ..operating import threads
+    from ..operating import console, threads
     from ..operating.connection import with_ledger
 
     if not yes:
-        typer.confirm(f"Delete the conversation {thread}? It cannot be undone", abort=True)
+        asked = f"Delete the conversation {thread}? It cannot be undone"
+        typer.confirm(asked, abort=True, err=json)
 
-    async def work(ledger: ActionLedger) -> None:
-        await ledger.threads.delete(await threads.thread_id(ledger, thread))
+    async def work(ledger: ActionLedger) -> str:
+        found = await threads.thread_id(ledger, thread)
+        await ledger.threads.delete(found)
+        return found
 
-    asyncio.run(with_ledger(work))
-    print(f"{thread}: deleted")
+    deleted = asyncio.run(with_ledger(work))
+    if json:
+        return console.print_data({"thread": deleted, "deleted": True})
+    return print(f"{thread}: deleted")

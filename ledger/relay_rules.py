@@ -53,13 +53,16 @@ class QueuedAction(RelayEntry):
     """Where in that run."""
     parked_reason: str | None
     """Why it waits for a person, if it does."""
+    behind: ActionKey | None
+    """The first action of its order, for whose end it waits; None where it is the first."""
     now: datetime
     """The database's clock when the row was read."""
 
     @property
     def overdue(self) -> bool:
         """Whether it was due long ago, and no worker has taken it: none serves its tool."""
-        return self.due_at is not None and self.now - self.due_at > _OVERDUE
+        late = self.due_at is not None and self.now - self.due_at > _OVERDUE
+        return late and self.behind is None
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from rich.console import RenderableType
-from rich.table import Table
-
 from ..canonical import Json, dumps, parse, scrub
 from ..errors import AmbiguousAction, RunNotFound
-from ..identity import ActionKey, action_key_within, started_workflow_of, within_run
+from ..identity import (
+    OUTBOX,
+    ActionKey,
+    RunKey,
+    action_key_within,
+    started_run_of,
+    started_workflow_of,
+    within_run,
+)
 from ..ledger import Action, ActionLedger, Effect, Outcome
-from .console import ERR, age, as_json, moment, pretty, state_text, table_of, text
+from .console import ERR, age, as_json, moment, print_facts, print_json, state_text, text
+from .listing import Listing
 from .run_names import runs_named
 
 _NAMED: Final = 5
@@ -128,22 +135,37 @@ async def reopen(ledger: ActionLedger, key: str) -> Action:
     return await ledger.relay.reopen(found.key)
 
 
-def table(found: Sequence[Action]) -> RenderableType:
-    """Return a table of actions; `details` has everything about one."""
-    table = table_of(("run", {"overflow": "fold"}), "at", "tool", "state", "age")
+def table(found: Sequence[Action]) -> Listing:
+    """Return a list of actions; `print_details` has everything about one."""
+    listing = Listing("run", "at", "tool", "state", "age")
+    named = _names([started_run_of(one.run_key) for one in found])
     for one in found:
-        table.add_row(
-            text(started_workflow_of(one.run_key)),
+        listing.add_row(
+            text(named[started_run_of(one.run_key)]),
             text(within_run(one.run_key, one.position), limit=40),
             text(one.tool, limit=32),
-            state_text(one.state if one.undone_by is None else "undone"),
+            state_text(_state_of(one)),
             age(one.now - one.created_at),
         )
-    return table
+    return listing
 
 
-def details(one: Action) -> RenderableType:
-    """Return everything about one action."""
+def _names(runs: Sequence[RunKey]) -> Mapping[RunKey, str]:
+    """Return what to call each run: by the id of its workflow, if no other one listed has it."""
+    ids = {run: started_workflow_of(run) for run in runs}
+    times = Counter(ids.values())
+    return {run: own if times[own] == 1 and own != OUTBOX else run for run, own in ids.items()}
+
+
+def _state_of(one: Action) -> str:
+    """Return the state for people: whether it was undone, or has the outcome of another action."""
+    if one.undone_by is not None:
+        return "undone"
+    return "receipt" if one.state == "ok" and one.duplicate_of is not None else one.state
+
+
+def print_details(one: Action) -> None:
+    """Print everything about one action."""
     facts: dict[str, str | None] = {
         "action": one.key,
         "tool": one.tool,
@@ -171,16 +193,10 @@ def details(one: Action) -> RenderableType:
         "settled by": one.decided_by,
         "in the world": _effect_of_error(one),
     }
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for name, value in facts.items():
-        if value is not None:
-            grid.add_row(name, state_text(value) if name == "state" else text(value))
-    grid.add_row("arguments", pretty(one.args))
+    print_facts(facts)
+    print_json("arguments", one.args)
     if one.result is not None:
-        grid.add_row("result", pretty(one.result))
-    return grid
+        print_json("result", one.result)
 
 
 def _effect_of_error(one: Action) -> str | None:

@@ -1,4 +1,4 @@
-"""What every command prints with: tables that fit 80 columns, and JSON for programs.
+"""What every command prints with: lists and texts for people, and JSON for programs.
 
 What came from a model, a person or a tool is scrubbed and never read as markup: it must not
 be able to move the cursor or to colour an operator's screen.
@@ -12,13 +12,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
 from ..canonical import Json, parse, scrub
 from ..errors import UnrepresentableValue
+from .listing import Listing
 
 OUT: Final = Console(highlight=False)
 """Standard output: what the command was called for."""
@@ -35,6 +34,7 @@ _STYLES: Final = {
     "error": "red",
     "failed": "red",
     "undone": "green",
+    "receipt": "green",
     "stands": "yellow",
     "partly": "bold yellow",
 }
@@ -49,14 +49,12 @@ def print_data(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, default=_plain) + "\n")
 
 
-def print_listing(
-    table: RenderableType, found: Sequence[Any], *, nothing: str, then: str = ""
-) -> None:
-    """Print a table and what to do next, or that there is nothing."""
+def print_listing(listing: Listing, found: Sequence[Any], *, nothing: str, then: str = "") -> None:
+    """Print a list and what to do next, or that there is nothing."""
     if not found:
         ERR.print(nothing)
         return
-    OUT.print(table)
+    listing.print(OUT)
     if then:
         ERR.print(f"\n{then}", style="dim")
 
@@ -66,25 +64,25 @@ def text(value: str, *, limit: int = 100_000) -> Text:
     return Text(scrub(value, limit=limit))
 
 
-def table_of(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:
-    """Return an empty table; a column given with options may wrap, the others do not."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), show_edge=False, pad_edge=False)
-    for column in columns:
-        if isinstance(column, str):
-            table.add_column(column, no_wrap=True)
-        else:
-            table.add_column(column[0], **column[1])
-    return table
-
-
 def state_text(state: str) -> Text:
     """Return a state in its colour."""
     return Text(state, style=_STYLES.get(state, ""))
 
 
-def pretty(json_text: str) -> Text:
-    """Return JSON text, indented and made safe."""
-    return text(json.dumps(parse(json_text), indent=2), limit=4_000)
+def print_facts(facts: Mapping[str, str | None]) -> None:
+    """Print named facts, a line each and no value broken; not those that are None."""
+    width = max(len(name) for name in facts)
+    for name, value in facts.items():
+        if value is not None:
+            shown = state_text(value) if name == "state" else text(value)
+            line = Text.assemble((f"{name:{width}}  ", "dim"), shown)
+            OUT.print(line, soft_wrap=True)
+
+
+def print_json(name: str, json_text: str) -> None:
+    """Print JSON text under its name, indented and made safe."""
+    OUT.print(Text(name, style="dim"))
+    OUT.print(text(json.dumps(parse(json_text), indent=2), limit=4_000), soft_wrap=True)
 
 
 def moment(at: datetime | None) -> str | None:

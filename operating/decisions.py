@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich.console import Group, RenderableType
-
 from ..canonical import parse
 from ..client import AgentClient
 from ..errors import AnswerRefused, RunNotFound
 from ..handles.thread import RunHandle
 from ..identity import RunKey, started_workflow_of, within_run
 from ..ledger import ActionLedger, Approval, Question
-from .console import age, as_json, state_text, table_of, text
+from .console import age, as_json, state_text, text
+from .listing import Listing
 from .run_names import newest_named, run_key_named
 
 
@@ -86,24 +85,18 @@ async def call_named(client: AgentClient, call: str) -> tuple[RunHandle, str]:
     return client.run(below.workflow_id), position
 
 
-def approvals_table(found: Sequence[Approval]) -> RenderableType:
-    """Return a table of what waits for a person, with what it would do."""
-    table = table_of(
-        ("call", {"overflow": "fold"}),
-        "tool",
-        ("arguments", {"overflow": "fold"}),
-        "state",
-        "asked",
-    )
+def approvals_table(found: Sequence[Approval]) -> Listing:
+    """Return a list of what waits for a person, with what it would do."""
+    listing = Listing("call", "tool", "arguments", "state", "asked", long=("arguments",))
     for one in found:
-        table.add_row(
+        listing.add_row(
             text(call_name(one)),
             text(one.tool, limit=24),
             text(one.approved_args, limit=200),
             state_text(one.state),
             f"{age(one.now - one.requested_at)} ago",
         )
-    return table
+    return listing
 
 
 def approval_data(one: Approval) -> dict[str, Any]:
@@ -116,25 +109,19 @@ def approval_data(one: Approval) -> dict[str, Any]:
     }
 
 
-def questions_table(found: Sequence[Question]) -> RenderableType:
-    """Return a table of what waits for an answer."""
-    table = table_of(
-        ("question", {"overflow": "fold"}),
-        "tool",
-        ("asks", {"overflow": "fold"}),
-        "state",
-        "asked",
-    )
+def questions_table(found: Sequence[Question]) -> Listing:
+    """Return a list of what waits for an answer."""
+    listing = Listing("question", "tool", "asks", "state", "asked", long=("asks",))
     for one in found:
-        asks = Group(*([text(one.message)] if one.message else []), text(one.payload, limit=200))
-        table.add_row(
+        asks = "\n".join([*([one.message] if one.message else []), one.payload[:200]])
+        listing.add_row(
             text(f"{call_name(one)}/{one.number}"),
             text(one.tool, limit=24),
-            asks,
+            text(asks),
             state_text(one.state),
             f"{age(one.now - one.raised_at)} ago",
         )
-    return table
+    return listing
 
 
 def question_data(one: Question) -> dict[str, Any]:

@@ -7,14 +7,15 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
-from rich.console import RenderableType
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.runs.relay_triggers import schedule_id
+from ..canonical import scrub
 from ..client import AgentClient
 from ..errors import ConfigurationError
 from ..ledger import LostRun, QueuedAction
-from .console import ERR, OUT, age, table_of, text
+from .console import ERR, OUT, age, text
+from .listing import Listing
 
 _WHY: Final = {
     "send": "to be sent",
@@ -89,10 +90,10 @@ def print_report(found: RelayReport) -> None:
     }[found.state]
     ERR.print(schedule, style="dim" if found.state == "on" else "yellow", markup=False)
     if found.waiting:
-        OUT.print(_queue(found.waiting))
+        _queue(found.waiting).print(OUT)
         _say_what_to_do(found.waiting)
     if found.gone:
-        OUT.print(_gone(found.gone, now))
+        _gone(found.gone, now).print(OUT)
         ERR.print("Take back what they did: commitline undo RUN", style="dim")
     if not found.waiting and not found.gone:
         ERR.print("The relay has nothing to do.")
@@ -116,6 +117,13 @@ def data(found: RelayReport) -> dict[str, Any]:
 def _say_what_to_do(waiting: Sequence[QueuedAction]) -> None:
     if any(one.overdue for one in waiting):
         ERR.print("What nobody takes: no worker that runs serves its tool.", style="yellow")
+    if first := next((one.behind for one in waiting if one.behind is not None), None):
+        ERR.print(
+            f"What comes after another one waits for the end of that: the first is {scrub(first)}",
+            style="dim",
+            markup=False,
+            soft_wrap=True,
+        )
     if any(one.due_at is None for one in waiting):
         ERR.print(
             "What waits for a person: commitline actions show KEY, then reopen or settle",
@@ -123,8 +131,8 @@ def _say_what_to_do(waiting: Sequence[QueuedAction]) -> None:
         )
 
 
-def _queue(waiting: Sequence[QueuedAction]) -> RenderableType:
-    table = table_of(("action", {"overflow": "fold"}), "tool", "why", "due")
+def _queue(waiting: Sequence[QueuedAction]) -> Listing:
+    listing = Listing("action", "tool", "why", "due")
     for one in waiting:
         due = one.due_at
         left = None if due is None else due - one.now
@@ -133,18 +141,20 @@ def _queue(waiting: Sequence[QueuedAction]) -> RenderableType:
             when = f"in {age(left)}"
         if one.overdue:
             when = "now; nobody takes it"
-        table.add_row(text(one.key), text(one.tool, limit=32), _WHY[one.why], when)
-    return table
+        if left is not None and one.behind is not None:
+            when = "after the one before it"
+        listing.add_row(text(one.key), text(one.tool, limit=32), _WHY[one.why], when)
+    return listing
 
 
-def _gone(runs: Sequence[LostRun], now: datetime) -> RenderableType:
-    table = table_of(("run", {"overflow": "fold"}), "ended", "stands", "unknown", "age")
+def _gone(runs: Sequence[LostRun], now: datetime) -> Listing:
+    listing = Listing("run", "ended", "stands", "unknown", "age")
     for one in runs:
-        table.add_row(
+        listing.add_row(
             text(one.workflow_id),
             one.workflow_status.replace("_", " "),
             str(one.stands),
             str(one.unknown),
             age(now - one.ended_at),
         )
-    return table
+    return listing

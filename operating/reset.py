@@ -24,7 +24,7 @@ def print_reset(done: Reset, *, fork: bool) -> None:
         OUT.print(f"Read back, without asking the model: {turns}")
         OUT.print("On record from there on, of every way that the run has gone:")
     if done.actions:
-        OUT.print(actions.table(done.actions))
+        actions.table(done.actions).print(OUT)
     else:
         OUT.print("no action")
     OUT.print(f"What is said from now on: commitline threads show {done.id}", markup=False)

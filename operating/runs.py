@@ -7,32 +7,74 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.text import Text
 from temporalio.client import WorkflowExecution
 
 from ..canonical import scrub
 from ..client import AgentClient
+from ..errors import CommitlineError, RunNotFound
+from ..handles.run_workflow import RunState, run_key_of, state_of
 from ..handles.thread import RunHandle
 from ..identity import RunKey
 from ..ledger import ActionLedger, Run
 from ..workflows import AGENT_RUN, PLAN_RUN, RunResult
 from ..workflows.progress import Progress
-from .console import age, state_text, table_of, text
-from .run_names import RUNS_AT_MOST
+from .console import age, moment, print_facts, state_text, text
+from .decisions import call_name
+from .listing import Listing
+from .run_names import RUNS_AT_MOST, newest_named
 
+STATES: Final = {
+    "running": "Running",
+    "completed": "Completed",
+    "failed": "Failed",
+    "canceled": "Canceled",
+    "terminated": "Terminated",
+    "timed_out": "TimedOut",
+}
+"""The states of runs, and Temporal's names for them."""
+_PAGE: Final = 100
 _POLL_SECONDS: Final = 0.5
 
 
-async def newest_runs(client: AgentClient, *, limit: int) -> list[dict[str, Any]]:
+async def newest_runs(
+    client: AgentClient, *, limit: int, agent: str | None = None, state: str | None = None
+) -> list[dict[str, Any]]:
     """Return the newest runs: their state by Temporal, their agent, or plan, by the ledger.
 
     Temporal's visibility leads, since it knows runs that no worker has begun and those that
     ended without a worker (terminated, timed out). It lags behind by up to a second or so.
+
+    Args:
+        client: Connected.
+        limit: How many at most.
+        agent: Only runs of this agent, or plan.
+        state: Only runs in this state, one of `STATES`.
     """
     query = f"WorkflowType IN ('{AGENT_RUN}', '{PLAN_RUN}')"
-    found = [run async for run in client.temporal.list_workflows(query, limit=limit)]
+    if state is not None:
+        query += f" AND ExecutionStatus = '{STATES[state]}'"
     ledger = await client.ledger()
+    found: list[dict[str, Any]] = []
+    # Temporal does not know the agents: it is asked for more until so many are the agent's.
+    listed = client.temporal.list_workflows(query, limit=limit if agent is None else None)
+    page: list[WorkflowExecution] = []
+    async for run in listed:
+        page.append(run)
+        if len(page) == _PAGE:
+            found += await _of_agent(ledger, page, agent)
+            page = []
+        if len(found) >= limit:
+            break
+    found += await _of_agent(ledger, page, agent)
+    return found[:limit]
+
+
+async def _of_agent(
+    ledger: ActionLedger, found: Sequence[WorkflowExecution], agent: str | None
+) -> list[dict[str, Any]]:
+    """Return what to show of these runs, of one agent or of all."""
     known = await _newest_of(ledger, found)
     return [
         {
@@ -45,7 +87,78 @@ async def newest_runs(client: AgentClient, *, limit: int) -> list[dict[str, Any]
             "run_id": run.run_id,
         }
         for run in found
+        if agent is None or (run.id in known and known[run.id].agent == agent)
     ]
+
+
+async def facts(client: AgentClient, id: str) -> dict[str, Any]:
+    """Return everything about one run; why it failed, where it did.
+
+    Args:
+        client: Connected.
+        id: The workflow's, for the newest run that has it; or the run's key.
+
+    Raises:
+        RunNotFound: Neither Temporal nor the ledger has it.
+    """
+    ledger = await client.ledger()
+    handle = await handle_of(client, id)
+    try:
+        described = await handle.describe()
+    except RunNotFound:
+        run = await newest_named(ledger, id)  # its history is gone; the ledger keeps it
+        return _facts(run.workflow_id, run.run_key, run, run.workflow_status or run.state)
+    run_key = await run_key_of(described)
+    known, state = await ledger.runs.get(run_key), state_of(described)
+    shown = _facts(handle.id, run_key, known, state)
+    actions = await ledger.sub_runs.actions(run_key)
+    return {
+        **shown,
+        "why": await _why(handle, state),
+        "undone": await _undone(ledger, known),
+        "actions": len(actions),
+        "unknown": [one.key for one in actions if one.state == "unknown"],
+        "approvals": [call_name(one) for one in await ledger.approvals.list(run_key)],
+        "questions": [call_name(one) for one in await ledger.questions.list(run_key)],
+        "started": described.start_time,
+        "ended": described.close_time,
+        "run_id": described.run_id,
+    }
+
+
+def _facts(id: str, run_key: RunKey, run: Run | None, state: str) -> dict[str, Any]:
+    return {
+        "id": id,
+        "run_key": run_key,
+        "agent": None if run is None else run.agent,
+        "state": state,
+        "stop_reason": None if run is None else run.stop_reason,
+        "thread": None if run is None else run.thread_id,
+    }
+
+
+async def _why(handle: RunHandle, state: RunState) -> str | None:
+    """Say why a run failed: what happened, the error's code, and what to do."""
+    if state in ("running", "stopping", "completed"):
+        return None
+    try:
+        await handle.result()
+    except CommitlineError as err:
+        return str(err)
+    return None  # of a run of a conversation: its request had been answered before
+
+
+def print_facts_of(run: Mapping[str, Any]) -> None:
+    """Print everything about one run, as `facts` gathers it."""
+    shown: dict[str, str | None] = {}
+    for name, value in run.items():
+        if isinstance(value, datetime):
+            shown[name] = moment(value)
+        elif isinstance(value, list):
+            shown[name] = ", ".join(value) or None
+        else:
+            shown[name] = None if value is None else str(value)
+    print_facts(shown)
 
 
 async def _newest_of(ledger: ActionLedger, runs: Sequence[WorkflowExecution]) -> dict[str, Run]:
@@ -84,33 +197,83 @@ async def follow(run: RunHandle, console: Console) -> RunResult:
         CommitlineError: As `RunHandle.result`.
     """
     result = asyncio.ensure_future(run.result())
-    warned = False
-    with console.status(f"{run.id}: started") as shown:
-        while not (await asyncio.wait({result}, timeout=_POLL_SECONDS))[0]:
-            progress = (await run.status()).progress
-            shown.update(progress_text(run.id, progress))
-            if progress is None and not warned and not console.is_terminal and not result.done():
-                warned = True
-                console.print(progress_text(run.id, None))
+    await _show_until(result, run, console)
     return result.result()
 
 
-def table(found: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return a table of runs, as `newest_runs` gathers them."""
+async def _show_until(
+    result: asyncio.Future[Any], run: RunHandle, console: Console, *, begun: bool = True
+) -> None:
+    """Show where a run is until a result is there; elsewhere than on a terminal only what waits.
+
+    Args:
+        result: What is waited for.
+        run: Where it comes from.
+        console: To print on.
+        begun: Whether Temporal has the run already.
+    """
+    told: set[str] = set()
+    with console.status(f"{run.id}: started") as shown:
+        while not (await asyncio.wait({result}, timeout=_POLL_SECONDS))[0]:
+            try:
+                progress = (await run.status()).progress
+            except RunNotFound:
+                if begun:
+                    raise
+                continue
+            shown.update(progress_text(run.id, progress))
+            for line in () if console.is_terminal or result.done() else _stuck(run.id, progress):
+                if line not in told:
+                    told.add(line)
+                    console.print(line, markup=False, soft_wrap=True)
+
+
+def _stuck(id: str, progress: Progress | None) -> Sequence[str]:
+    """Say what a run waits for that does not come by itself."""
+    if progress is None:
+        return [progress_text(id, None).plain]
+    waits = {
+        "awaiting_approval": "waits for a person: commitline approvals",
+        "awaiting_answer": "waits for an answer: commitline questions",
+    }
+    return [
+        f"{id}: {call.position} {scrub(call.summary, limit=56)} {waits[call.state]}"
+        for call in progress.calls
+        if call.state in waits
+    ]
+
+
+async def send(
+    client: AgentClient,
+    thread: str,
+    text: str,
+    console: Console,
+    *,
+    agent: str | None,
+    request_id: str | None,
+) -> RunResult:
+    """Say something in a conversation and wait for the answer; see `AgentClient.send`."""
+    sent = asyncio.ensure_future(client.send(thread, text, agent=agent, request_id=request_id))
+    await _show_until(sent, client.thread(thread).run, console, begun=False)
+    return sent.result()
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> Listing:
+    """Return a list of runs, as `newest_runs` gathers them."""
     now = datetime.now(tz=UTC)
-    table = table_of(("run", {"overflow": "fold"}), "agent", "state", "undone", "started")
+    listing = Listing("run", "agent", "state", "undone", "started")
     for run in found:
-        table.add_row(
+        listing.add_row(
             text(run["id"]),
             text(run["agent"] or "-", limit=24),
             state_text(run["state"]),
             state_text(run["undone"] or "-"),
             f"{age(now - run['started'])} ago",
         )
-    return table
+    return listing
 
 
-def progress_text(id: str, now: Progress | None) -> RenderableType:
+def progress_text(id: str, now: Progress | None) -> Text:
     """Return where a run is, in a few lines."""
     if now is None:
         return Text(f"{id}: no worker answers. Start one: commitline worker MODULE:APP")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from rich.console import RenderableType
 from rich.text import Text
 
 from ..handles.thread_message import ThreadMessage
 from ..ledger import ActionLedger, Thread
 from ..ledger.thread_records import NO_STATE
-from .console import OUT, age, moment, table_of, text
+from .console import OUT, age, moment, text
+from .listing import Listing
 
 
 async def conversation(ledger: ActionLedger, id: str) -> tuple[Sequence[ThreadMessage], str]:
@@ -40,19 +40,19 @@ async def thread_id(ledger: ActionLedger, id: str) -> str:
     return id
 
 
-def table(found: Sequence[tuple[Thread, int]]) -> RenderableType:
-    """Return a table of conversations."""
+def table(found: Sequence[tuple[Thread, int]]) -> Listing:
+    """Return a list of conversations."""
     now = datetime.now(tz=UTC)
-    table = table_of(("thread", {"overflow": "fold"}), "agent", "messages", "state", "begun")
+    listing = Listing("thread", "agent", "messages", "state", "begun")
     for thread, count in found:
-        table.add_row(
+        listing.add_row(
             text(thread.thread_id),
             text(thread.agent, limit=24),
             str(count),
             Text("deleted" if thread.deleted_at else f"version {thread.version}"),
             f"{age(now - thread.created_at)} ago",
         )
-    return table
+    return listing
 
 
 def print_message(one: ThreadMessage) -> None:

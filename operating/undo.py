@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,21 +11,22 @@ from rich.text import Text
 from ..canonical import parse, scrub
 from ..ledger import Action, UndoReport
 from .actions import print_unknown
-from .console import ERR, OUT, state_text, table_of, text
+from .console import ERR, OUT, state_text, text
+from .listing import Listing
 
 
 def print_undo_report(run: str, report: UndoReport) -> None:
     """Print what of a run is undone, and what stands; and in the end what to do about it."""
     if report.actions:
-        table = table_of("at", "action", "fate", ("why", {"overflow": "fold"}))
+        listing = Listing("at", "action", "fate", "why", long=("why",))
         for one in report.actions:
-            table.add_row(
+            listing.add_row(
                 text(one.at, limit=40),
                 text(one.tool, limit=24),
                 state_text(one.fate),
                 text(one.why, limit=300),
             )
-        OUT.print(table)
+        listing.print(OUT)
         OUT.print()
     undone = len(report.actions) - len(report.standing)
     summary = {
@@ -35,13 +36,17 @@ def print_undo_report(run: str, report: UndoReport) -> None:
     }[report.state]
     OUT.print(Text(f"{scrub(run, limit=200)}: {summary}"), soft_wrap=True)
     if report.state == "partly compensated":
-        ERR.print(
-            f"Settle what is unknown: commitline actions settle {scrub(run, limit=200)}:AT\n"
-            f"Try again what stands:  commitline undo {scrub(run, limit=200)}",
-            style="dim",
-            markup=False,
-            soft_wrap=True,
-        )
+        _say_what_to_do(scrub(run, limit=200), {one.fate for one in report.standing})
+
+
+def _say_what_to_do(run: str, fates: Collection[str]) -> None:
+    remedies = {
+        "unknown": f"Settle what is unknown: commitline actions settle {run}:AT",
+        "stands": f"Try again what stands:  commitline undo {run}",
+    }
+    for fate, remedy in remedies.items():
+        if fate in fates:
+            ERR.print(remedy, style="dim", markup=False, soft_wrap=True)
 
 
 def print_earlier_runs(runs: Sequence[str]) -> None:

@@ -122,7 +122,11 @@ select key, 'lookup', tool, greatest(lease_until, clock_timestamp())
 on conflict (key) do update set due_at = excluded.due_at where q.due_at is null;
 
 -- list_relay: the queue, the next entry first.
-select q.*, a.parked_reason, a.run_key, a.position, clock_timestamp() as now
+select q.*, a.parked_reason, a.run_key, a.position,
+       case when q.order_key is not null then (
+           select e.key from agent_relay e where e.order_key = q.order_key and e.seq < q.seq
+            order by e.seq limit 1) end as behind,
+       clock_timestamp() as now
   from agent_relay q join agent_actions a using (key)
  order by q.due_at nulls last, q.seq
  limit %(limit)s;

@@ -224,18 +224,18 @@ async def dispatched(ledger: ActionLedger, run: str, tool: str, effect: Effect) 
     return await builders.dispatched(ledger, request, attempt(since=now))
 
 
-def test_actions_list_fits_80_columns_whatever_the_ids(ledger_with_actions: str) -> None:
+def test_actions_list_fits_80_columns_and_breaks_no_id(ledger_with_actions: str) -> None:
     shown = commitline("actions", "list", COMMITLINE_DATABASE_URL=ledger_with_actions)
 
     lines = shown.stdout.splitlines()
     assert max(len(line) for line in lines) <= 80
-    assert [line.split()[1:4] for line in lines if "charge_card" in line] == [
+    assert [line.split()[:3] for line in lines if "charge_card" in line] == [
         ["0.1", "charge_card", "ok"]
     ]
-    assert [line.split()[1:4] for line in lines if "send_receipt" in line] == [
+    assert [line.split()[:3] for line in lines if "send_receipt" in line] == [
         ["0.1", "send_receipt", "unknown"]
     ]
-    assert "[bold]" in shown.stdout
+    assert LONG_ID in lines
 
 
 def test_actions_list_as_json_gives_the_parked_with_reason_and_arguments(

@@ -248,7 +248,9 @@ def _queued(
     seq: int, *, due_at: datetime | None, order_key: str | None = None, run: RunKey = OUTBOX
 ) -> QueuedAction:
     key = action_key(run, Position("0"))
-    return QueuedAction(key, seq, "send", "ship", order_key, due_at, 1, NOON, run, "0", None, NOON)
+    return QueuedAction(
+        key, seq, "send", "ship", order_key, due_at, 1, NOON, run, "0", None, None, NOON
+    )
 
 
 @pytest.mark.parametrize(

@@ -666,7 +666,25 @@ def test_what_is_long_overdue_is_said_to_be() -> None:
     def waits(due: datetime | None) -> bool:
         key = ActionKey("r/x:0.0")
         return QueuedAction(
-            key, 1, "send", "gone", None, due, 0, NOON, RUN, "0.0", None, NOON
+            key, 1, "send", "gone", None, due, 0, NOON, RUN, "0.0", None, None, NOON
         ).overdue
 
     assert [waits(None), waits(NOON), waits(NOON - timedelta(minutes=3))] == [False, False, True]
+
+
+async def test_what_waits_behind_another_of_its_order_names_the_first(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    keys = [await intent(ledger, pool, f"0.{at}") for at in range(4)]
+    for key in keys[:3]:
+        await queue(pool, key, order="order-1", due_in=-3600)
+    await queue(pool, keys[3], due_in=-3600)
+
+    listed = {one.key: (one.behind, one.overdue) for one in await ledger.relay.list()}
+
+    assert listed == {
+        keys[0]: (None, True),
+        keys[1]: (keys[0], False),
+        keys[2]: (keys[0], False),
+        keys[3]: (None, True),
+    }

@@ -1,0 +1,99 @@
+"""What operators read: lists in which every row can be told from the others, and what to do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from commitline.identity import ActionKey, Position, RunKey
+from commitline.ledger import QueuedAction, UndoReport
+from commitline.ledger.undo_rules import ActionFate, Fate
+from commitline.operating import actions, relay
+from commitline.operating.console import OUT
+from commitline.operating.undo import print_undo_report
+from commitline.tests.builders import NOON, done_row
+
+FIRST, SECOND = RunKey("r/1"), RunKey("r/2")
+
+
+def rows_of(printed: str) -> list[list[str]]:
+    return [line.split()[:4] for line in printed.splitlines()[1:]]
+
+
+def test_two_runs_of_one_id_and_two_of_the_outbox_are_told_apart(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runs = [FIRST, SECOND, RunKey("other/1"), RunKey("outbox/k1"), RunKey("outbox/k2")]
+
+    actions.table([done_row(run, "0.0", NOON, now=NOON) for run in runs]).print(OUT)
+
+    assert [row[0] for row in rows_of(capsys.readouterr().out)] == [
+        *("r/1", "r/2", "other", "outbox/k1", "outbox/k2"),
+    ]
+
+
+def test_a_receipt_is_no_plain_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    other = ActionKey("r/2:0.0")
+    made = [
+        done_row(FIRST, "0.0", NOON, now=NOON),
+        done_row(FIRST, "0.1", NOON, now=NOON, duplicate_of=other),
+    ]
+
+    actions.table(made).print(OUT)
+
+    assert [row[3] for row in rows_of(capsys.readouterr().out)] == ["ok", "receipt"]
+
+
+@pytest.mark.parametrize(
+    ("fates", "told"),
+    [
+        (["stands"], ["Try again what stands"]),
+        (["unknown"], ["Settle what is unknown"]),
+        (["unknown", "stands", "undone"], ["Settle what is unknown", "Try again what stands"]),
+    ],
+)
+def test_an_undo_says_what_there_is_to_do_and_no_more(
+    capsys: pytest.CaptureFixture[str], fates: list[Fate], told: list[str]
+) -> None:
+    found = [
+        ActionFate(ActionKey(f"r/1:{at}.0"), FIRST, Position(f"{at}.0"), "charge", "{}", fate)
+        for at, fate in enumerate(fates)
+    ]
+
+    print_undo_report("r", UndoReport("partly compensated", found))
+
+    shown = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in shown] == told
+
+
+def test_what_waits_behind_another_is_not_called_untaken(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def queued(number: int, behind: str | None) -> QueuedAction:
+        return QueuedAction(
+            key=ActionKey(f"outbox/k{number}:0"),
+            seq=number,
+            why="send",
+            tool="mail",
+            order_key="order-1",
+            due_at=NOON,
+            starts=0,
+            created_at=NOON,
+            run_key=RunKey(f"outbox/k{number}"),
+            position="0",
+            parked_reason=None,
+            behind=None if behind is None else ActionKey(behind),
+            now=NOON + timedelta(hours=1),
+        )
+
+    first, second = queued(1, None), queued(2, "outbox/k1:0")
+    report = relay.RelayReport("relay", "on", None, None, [first, second], [])
+
+    relay.print_report(report)
+
+    shown = capsys.readouterr()
+    assert (first.overdue, second.overdue) == (True, False)
+    assert "nobody takes it" in shown.out.splitlines()[1]
+    assert "after the one before it" in shown.out.splitlines()[2]
+    assert "the first is outbox/k1:0" in shown.err
