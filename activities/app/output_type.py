@@ -18,6 +18,7 @@ from ...canonical import Json, dumps, parse
 from ...errors import DefinitionError
 from ..contract.conversation import Completion, ToolCall
 from ..contract.final_result import FINAL_RESULT
+from .merging_keys import validator_of
 from .validation import explain
 
 _WRAPPED: Final = "value"
@@ -40,6 +41,9 @@ class OutputType:
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
             schema = self._adapter.json_schema()
+            self._adapter.validator = (
+                validator_of(self._adapter.core_schema) or self._adapter.validator
+            )
         except (PydanticSchemaGenerationError, PydanticUserError, NameError) as err:
             raise DefinitionError(f"output_type {kind!r} cannot be used: {err}") from err
         # A tool's arguments are an object, so any other value is wrapped in one. The schema of a

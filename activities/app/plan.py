@@ -67,8 +67,8 @@ def step(
     Args:
         tool: What is called; or its name, where the application does not have the tool itself.
             A plan of names is checked by the worker only.
-        arguments: By parameter. Anything that pydantic writes as JSON; `result_of` anywhere
-            in it.
+        arguments: By parameter. Anything that pydantic writes as JSON, but no set, and no two
+            keys that JSON would make one; `result_of` anywhere in it.
         name: How other steps, results and errors name it; unique in the plan. By default the
             tool's name.
     """
@@ -149,9 +149,22 @@ def _literal(value: Any, at: Path, references: list[Reference]) -> Json:
     if value is None or type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
-        return {key: _literal(item, [*at, key], references) for key, item in dict(value).items()}
+        return _object(value, at, references)
     if isinstance(value, list | tuple):
         return [_literal(item, [*at, index], references) for index, item in enumerate(value)]
     if isinstance(value, set | frozenset):
         raise TypeError("a set has no order, and a plan that is started again must be the same")
     return to_jsonable_python(value, by_alias=True, bytes_mode="base64")
+
+
+def _object(value: Mapping[Any, Any], at: Path, references: list[Reference]) -> Json:
+    """Return a mapping as a JSON object: 1 and a date are keys as pydantic writes them."""
+    found: dict[str, Json] = {}
+    for key, item in value.items():
+        name = key
+        if not isinstance(key, str):
+            (name,) = to_jsonable_python({key: None}, by_alias=True, bytes_mode="base64")
+        if name in found:
+            raise ValueError(f"two keys become one: {name!r}")
+        found[name] = _literal(item, [*at, name], references)
+    return found

@@ -453,3 +453,12 @@ def test_what_is_nested_as_deep_as_arguments_may_be_fits_or_is_refused() -> None
 
         assert (found.output is None) == (found.calls[0].problem is not None)
         assert found.output is not None or depth > 98
+
+
+def test_an_output_of_which_a_part_would_be_lost_is_no_output() -> None:
+    found = concluded(dict[int, str], {"1": "a", "01": "b"})
+
+    assert found.output is None
+    (given,) = found.calls
+    assert given.problem is not None
+    assert "two keys become one: '1', '01'" in given.problem
