@@ -2,32 +2,62 @@
 
 The client checks it, by the ledger and by ``authorize``, and hands it to the run's workflow as
 an update; that has it committed in the ledger before the update returns.
+
+Temporal counts the updates of a workflow, and takes 2,000. So the same word is the same update,
+by its id, and costs history nothing when it is repeated; and what surely does not count is
+refused by the row, or by the workflow before it accepts it. Past the limit the client commits the
+word itself, and tells the workflow that it is there.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ..activities.contract.approvals import Decide
+from ..activities.contract.approvals import Decide, WordGiven
 from ..activities.contract.encoding import pack
 from ..activities.contract.questions import Answer
 from ..activities.model.model import over_limit
-from ..canonical import dumps, storable
+from ..canonical import digest, dumps, storable
 from ..errors import AnswerRefused, ApprovalRefused, InvalidArguments
 from ..identity import Position, action_key
-from ..ledger import Question
-from ..workflows.base_run import ANSWERED, DECISION
+from ..ledger import ActionLedger, Approval, Question
+from ..ledger.approvals import refusal_of
+from ..ledger.questions import refusal_of as refusal_of_answer
+from ..workflows.base_run import ANSWERED, DECISION, WORD_GIVEN
 from .connection import Connection
 from .run_workflow import RunWorkflow, state_of
-from .temporal_failure import ended_badly, refused
+from .temporal_failure import LEFT_UNANSWERED, ended_badly, refused
 
 MAX_ANSWER: Final = 256 * 1024
 """Characters of an answer, as JSON; it travels through Temporal."""
+_AGAIN_SECONDS: Final = 10
+"""How long a refusal that a deploy may lift is repeated to who says the same again."""
+_PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
+"""Before a word is sent another time, as where a run continues as new."""
+_MAY_BE_FULL: Final = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED)
+"""The run has had all updates that Temporal allows, or as many at once."""
+_MAY_HAVE_ENDED: Final = (
+    RPCStatusCode.NOT_FOUND,
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.FAILED_PRECONDITION,
+)
+"""An ended run takes no update, and one that is just ending drops it."""
+
+
+class _TakesNoUpdate(Exception):
+    """The run is full: the word goes by the row."""
+
+
+class _HasEnded(Exception):
+    """The run has ended, with or without the word; the row says which."""
 
 
 async def decide(
@@ -43,14 +73,57 @@ async def decide(
     """Approve a call of a run, or reject it; see `AnyRun.decide`."""
     run_key = await workflow.run_key()
     ledger = await connection.ledger()
-    approval = await ledger.approvals.get(action_key(run_key, position))
+    key = action_key(run_key, position)
+    approval = await ledger.approvals.get(key)
     if approval is None:
         raise ApprovalRefused(f"nothing was asked about {position} of the run {workflow.id!r}")
     by = storable(by)  # `authorize` sees the very name that is kept
     await connection.check_authorized(by, approval)
     edited = None if args is None else _edited_text(approval.tool, args)
-    decision = Decide(run_key, position, approve, by, storable(reason), edited)
-    await _send(workflow, DECISION, decision, late=ApprovalRefused)
+    word = Decide(run_key, position, approve, by, storable(reason), edited if approve else None)
+    if _is_decided(approval, word):
+        return
+    same = [key, str(approval.requested_at), approve, word.arguments, by]
+    try:
+        await _send(workflow, DECISION, word, id=f"{DECISION}-{digest(same)}")
+    except _HasEnded as err:
+        approval = await ledger.approvals.get(key)
+        if approval is None or not _is_decided(approval, word):
+            raise ApprovalRefused(f"the run {workflow.id!r} has ended: {err}") from err
+    except _TakesNoUpdate:
+        await _decide_by_row(ledger, workflow, word)
+
+
+def _is_decided(found: Approval, word: Decide) -> bool:
+    """Whether this very decision stands.
+
+    Raises:
+        ApprovalRefused: Another one stands, or the call is not made any more.
+    """
+    if found.state == "withdrawn":
+        raise refusal_of(found)
+    if found.decision not in ("approved", "rejected"):
+        return False
+    decision = "approved" if word.approve else "rejected"
+    if (found.decision, found.decided_by) != (decision, word.by):
+        raise refusal_of(found)
+    if word.arguments is None and found.edited_args is None:
+        return True
+    if word.arguments is None or found.edited_args is None:
+        raise refusal_of(found)
+    return False  # only the run can say whether the arguments come to the same
+
+
+async def _decide_by_row(ledger: ActionLedger, workflow: RunWorkflow, word: Decide) -> None:
+    if word.arguments is not None:
+        raise ApprovalRefused(
+            f"the run {workflow.id!r} has had all updates that Temporal allows, and only the run "
+            "can check other arguments: approve the call as it is, or reject it"
+        )
+    key = action_key(word.run_key, word.position)
+    reason = word.reason or None
+    await ledger.approvals.decide(key, approve=word.approve, by=word.by, reason=reason)
+    await _tell(workflow, WordGiven(word.run_key, word.position))
 
 
 async def answer(
@@ -70,34 +143,98 @@ async def answer(
         raise AnswerRefused(f"nothing was asked at {where} of the run {workflow.id!r}")
     by = storable(by)  # `authorize` sees the very name that is kept
     await connection.check_authorized(by, found)
-    given = Answer(run_key, found.position, found.number, by, text)
-    await _send(workflow, ANSWERED, given, late=AnswerRefused)
+    word = Answer(run_key, found.position, found.number, by, text)
+    if _is_answered(found, word):
+        return
+    same = [key, found.number, text, by]
+    try:
+        await _send(workflow, ANSWERED, word, id=f"{ANSWERED}-{digest(same)}")
+    except _HasEnded as err:
+        again = await ledger.questions.get(key, found.number)
+        if again is None or not _is_answered(again, word):
+            raise AnswerRefused(f"the run {workflow.id!r} has ended: {err}") from err
+    except _TakesNoUpdate:
+        await ledger.questions.answer(key, found.number, text, by=by)
+        await _tell(workflow, WordGiven(run_key, found.position, found.number))
 
 
-async def _send(
-    workflow: RunWorkflow,
-    update: str,
-    word: Decide | Answer,
-    *,
-    late: type[ApprovalRefused | AnswerRefused],
-) -> None:
-    """Send the run what a person said, and wait until it is committed.
+def _is_answered(found: Question, word: Answer) -> bool:
+    """Whether this very answer stands.
 
     Raises:
-        CommitlineError: What the run refuses it with; ``late``, where the run has ended.
+        AnswerRefused: Another one stands, or the call is not made any more.
+    """
+    if found.state == "withdrawn":
+        raise refusal_of_answer(found)
+    if found.answer is None:
+        return False
+    if (found.answer, found.answered_by) != (word.answer, word.by):
+        raise refusal_of_answer(found)
+    return True
+
+
+async def _send(workflow: RunWorkflow, update: str, word: Decide | Answer, *, id: str) -> None:
+    """Send the run what a person said, and wait until it is committed.
+
+    A refusal that is no matter of the row comes from the code that the workers have. It is the
+    answer of the update that has this id, for ever; so it is not believed until a fresh one says
+    the same. There is a fresh one only now and then, or repetitions would fill the run.
+
+    Raises:
+        CommitlineError: What the run refuses it with.
         RunNotFound: No run has this id.
     """
     try:
-        own = await workflow.own()
-        await own.execute_update(update, pack(word), result_type=RawValue)
+        await _update(workflow, update, word, id)
     except WorkflowUpdateFailedError as err:
-        raise ended_badly(workflow.id, err.cause) from err
+        if _is_final(err):
+            raise ended_badly(workflow.id, err.cause) from err
+        try:
+            await _update(workflow, update, word, f"{id}-{time.time() // _AGAIN_SECONDS:.0f}")
+        except WorkflowUpdateFailedError as again:
+            raise ended_badly(workflow.id, again.cause) from again
+
+
+async def _update(workflow: RunWorkflow, update: str, word: Decide | Answer, id: str) -> None:
+    """Send an update; once more where the run has just gone on in another execution."""
+    pauses = iter(_PAUSES_SECONDS)
+    while True:
+        try:
+            own = await workflow.own()
+            await own.execute_update(update, pack(word), id=id, result_type=RawValue)
+            return
+        except WorkflowUpdateFailedError as err:
+            if isinstance(err.cause, ApplicationError) and err.cause.type != LEFT_UNANSWERED:
+                raise
+            raised: Exception = err
+        except RPCError as err:
+            if err.status not in _MAY_HAVE_ENDED + _MAY_BE_FULL:
+                raise refused(workflow.id, err) from err
+            raised = err
+        state = state_of(await workflow.describe())
+        if state not in ("running", "stopping"):
+            raise _HasEnded(state) from raised
+        if isinstance(raised, RPCError) and raised.status in _MAY_BE_FULL:
+            raise _TakesNoUpdate from raised
+        pause = next(pauses, None)
+        if pause is None:
+            raise _HasEnded(state) from raised
+        await asyncio.sleep(pause)
+
+
+def _is_final(err: WorkflowUpdateFailedError) -> bool:
+    """Whether a refusal is the row's or the workflow's own, which is always the same."""
+    kind = err.cause.type if isinstance(err.cause, ApplicationError) else None
+    return kind in (ApprovalRefused.__name__, AnswerRefused.__name__)
+
+
+async def _tell(workflow: RunWorkflow, given: WordGiven) -> None:
+    """Tell the run that a word about a call of it is in the ledger; it looks by itself, too."""
+    try:
+        await (await workflow.own()).signal(WORD_GIVEN, pack(given))
     except RPCError as err:
-        if err.status is RPCStatusCode.NOT_FOUND:
-            state = state_of(await workflow.describe())  # an ended run takes no update, either
-            if state not in ("running", "stopping"):
-                raise late(f"the run {workflow.id!r} has ended: {state}") from err
-        raise refused(workflow.id, err) from err
+        if err.status is not RPCStatusCode.NOT_FOUND:  # it has ended meanwhile
+            raise refused(workflow.id, err) from err
 
 
 def _answer_text(value: Any) -> str:

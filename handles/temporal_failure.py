@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.exceptions import TimeoutError as TimedOutError
 from temporalio.service import RPCError, RPCStatusCode
@@ -10,6 +12,9 @@ from .. import errors
 from ..activities.contract.activity_failure import ErrorFields
 from ..canonical import scrub
 from ..errors import CommitlineError, ConfigurationError, RunFailed, RunNotFound
+
+LEFT_UNANSWERED: Final = "AcceptedUpdateCompletedWorkflow"
+"""Temporal's type of the failure of an update whose workflow ended first."""
 
 
 def refused(id: str, error: RPCError) -> CommitlineError:

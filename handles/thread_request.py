@@ -40,7 +40,7 @@ from ..workflows.run_input import RunInput, SendRequest
 from .connection import Connection
 from .run_workflow import RunWorkflow
 from .start import start_options
-from .temporal_failure import ended_badly, refused
+from .temporal_failure import LEFT_UNANSWERED, ended_badly, refused
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a request. What is larger belongs elsewhere, and its name into the request."""
@@ -56,8 +56,6 @@ _SEND_AGAIN: Final = frozenset(
         RPCStatusCode.RESOURCE_EXHAUSTED,
     }
 )
-_LEFT_UNANSWERED: Final = "AcceptedUpdateCompletedWorkflow"
-"""Temporal's type of the failure of an update whose workflow ended first."""
 
 
 class ThreadRequests:
@@ -144,7 +142,7 @@ class ThreadRequests:
                 result_type=RawValue,
             )
         except WorkflowUpdateFailedError as err:
-            if isinstance(err.cause, ApplicationError) and err.cause.type != _LEFT_UNANSWERED:
+            if isinstance(err.cause, ApplicationError) and err.cause.type != LEFT_UNANSWERED:
                 raise ended_badly(workflow_id, err.cause) from err
             raise RunFailed(
                 f"the run of the thread {self._thread_id!r} ended before it answered"

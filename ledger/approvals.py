@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
 
 from ..canonical import storable
 from ..errors import ApprovalRefused, PlanDivergence, RunNotRunning
@@ -18,6 +18,8 @@ from ..identity import ActionKey, Position, RunKey, action_key, epoch_of, step_o
 from .action_records import Action
 from .run_records import Run
 from .statements import Connection, LedgerCalls, execute, fetch
+
+_NOT_MADE: Final = "the call is not made any more"
 
 Decision = Literal["approved", "rejected", "expired"]
 
@@ -58,12 +60,18 @@ class Approval:
     """Of its run: where a decision goes."""
     now: datetime
     """The database's clock when the row was read."""
+    withdrawn_at: datetime | None = None
+    """When its run was forked to before the call, which it does not make any more."""
+    run_over: bool = False
+    """Whether its run acts no more; `ApprovalLedger.list` says so."""
 
     @property
-    def state(self) -> Literal["waiting", "approved", "rejected", "expired"]:
-        """In one word."""
+    def state(self) -> Literal["waiting", "approved", "rejected", "expired", "withdrawn"]:
+        """In one word; nobody has to decide about one that is ``withdrawn``."""
         if self.decision is not None:
             return self.decision
+        if self.withdrawn_at is not None or self.run_over:
+            return "withdrawn"
         over = self.expires_at is not None and self.expires_at <= self.now
         return "expired" if over else "waiting"
 
@@ -217,7 +225,7 @@ class ApprovalLedger(LedgerCalls):
             earlier = (found.decision, found.decided_by, found.edited_args)
             if earlier == (decision, by, edited_args):
                 return found
-            raise ApprovalRefused(_why_not(found))
+            raise refusal_of(found)
 
         return await self._call(work)
 
@@ -250,9 +258,16 @@ async def _not_running(connection: Connection, request: ApprovalRequest) -> RunN
     return RunNotRunning(f"the run of {request.key} may start nothing any more", stopping=stopping)
 
 
+def refusal_of(found: Approval) -> ApprovalRefused:
+    """Return why another decision about a call does not count."""
+    return ApprovalRefused(_why_not(found))
+
+
 def _why_not(found: Approval) -> str:
     if found.decision == "expired":
         return f"{found.key} has expired at {found.expires_at}; nothing was carried out"
     if found.decision is not None:
         return f"{found.key} was {found.decision} by {found.decided_by} at {found.decided_at}"
+    if found.withdrawn_at is not None:
+        return f"the run of {found.key} went another way at {found.withdrawn_at}: {_NOT_MADE}"
     return f"the run of {found.key} acts no more"

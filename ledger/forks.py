@@ -53,6 +53,18 @@ async def _take_back(
     reason = f"{run_key} was taken back to before it, and goes another way"
     await close_sub_runs(connection, run_key, called, reason=reason)
     await close_actions(connection, run_key, later)
+    await _withdraw(connection, run_key, step)
     # Last: it locks actions whose domain keys are not locked here.
     await execute(connection, "reset_notices", **back)
     return int(forked["epoch"])
+
+
+async def _withdraw(connection: Connection, run_key: RunKey, step: int) -> None:
+    """Take back what the calls from there on ask of people; the run is locked.
+
+    A decision or an answer locks the run first: it comes before this, or is refused.
+    """
+    rows = await fetch_rows(connection, "list_asked", run_key=run_key)
+    asked = [row["position"] for row in rows if is_from(row["position"], step)]
+    for query in ("withdraw_approvals", "withdraw_questions"):
+        await execute(connection, query, run_key=run_key, positions=asked)

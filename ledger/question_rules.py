@@ -63,14 +63,20 @@ class Question:
     """Of its run: where an answer goes."""
     now: datetime
     """The database's clock when the row was read."""
+    withdrawn_at: datetime | None = None
+    """When its run was forked to before the call, which it does not make any more."""
+    run_over: bool = False
+    """Whether its run acts no more; `QuestionLedger.list` says so."""
 
     @property
-    def state(self) -> Literal["waiting", "answered", "expired", "replaced"]:
-        """In one word."""
+    def state(self) -> Literal["waiting", "answered", "expired", "replaced", "withdrawn"]:
+        """In one word; nobody has to answer one that is ``withdrawn``."""
         if self.replaced_at is not None:
             return "replaced"
         if self.answer is not None:
             return "answered"
+        if self.withdrawn_at is not None or self.run_over:
+            return "withdrawn"
         over = self.expires_at is not None and self.expires_at <= self.now
         return "expired" if over else "waiting"
 

@@ -151,7 +151,7 @@ class QuestionLedger(LedgerCalls):
                 raise AnswerRefused(f"{key} has raised no question {number}")
             if (found.answer, found.answered_by) == (answer, by):
                 return found
-            raise AnswerRefused(_why_not(found))
+            raise refusal_of(found)
 
         return await self._call(work)
 
@@ -224,6 +224,11 @@ async def close_expired(connection: Connection, action: Action, question: Questi
         await execute(connection, "park", key=action.key, **given)
 
 
+def refusal_of(found: Question) -> AnswerRefused:
+    """Return why another answer to a question does not count."""
+    return AnswerRefused(_why_not(found))
+
+
 def _why_not(found: Question) -> str:
     of = f"question {found.number} of {found.key}"
     match found.state:
@@ -233,4 +238,6 @@ def _why_not(found: Question) -> str:
             return f"{of} has expired at {found.expires_at}; the call was not carried out"
         case "replaced":
             return f"{of} was replaced: the call, carried out again, raised another question"
+        case "withdrawn":
+            return f"the run of {found.key} went another way: the call is not made any more"
     return f"the run of {found.key} acts no more"

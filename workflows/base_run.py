@@ -18,12 +18,13 @@ from temporalio.exceptions import (
 )
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.approvals import DECIDE, Decide
+    from ..activities.contract.approvals import DECIDE, Decide, WordGiven
     from ..activities.contract.encoding import pack, unpack
     from ..activities.contract.questions import ANSWER, Answer
     from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
     from ..canonical import scrub
-    from ..errors import RunDeadlineExceeded, ScheduleUnsupported
+    from ..errors import AnswerRefused, ApprovalRefused, RunDeadlineExceeded, ScheduleUnsupported
+    from ..identity import RunKey
     from ..ledger.undo_rules import UndoReport
     from .action_headers import this_run
     from .activity_calls import cancelled, despite_cancellation, failure, run_ledger_activity
@@ -36,6 +37,7 @@ T = TypeVar("T")
 
 DECISION: Final = "decide"
 ANSWERED: Final = "answer"
+WORD_GIVEN: Final = "word_given"
 
 
 class BaseRun:
@@ -81,11 +83,37 @@ class BaseRun:
 
     @answer.validator
     def _check_answer(self, raw: RawValue) -> None:
-        unpack(Answer, raw)
+        """Refuse, without an event in history, what surely does not count."""
+        said = unpack(Answer, raw)
+        if said.run_key != this_run():
+            raise failure(AnswerRefused(_of_another_run(said.run_key)))
+        if self._calls is not None and (said.position, said.number) in self._calls.answered:
+            raise failure(
+                AnswerRefused(f"question {said.number} of {said.position} was answered before")
+            )
 
     @decide.validator
     def _check_decision(self, raw: RawValue) -> None:
-        unpack(Decide, raw)
+        """Refuse, without an event in history, what surely does not count."""
+        said = unpack(Decide, raw)
+        if said.run_key != this_run():
+            raise failure(ApprovalRefused(_of_another_run(said.run_key)))
+        if self._calls is not None and said.position in self._calls.settled:
+            raise failure(ApprovalRefused(f"{said.position} waits for no decision any more"))
+
+    @workflow.signal(name=WORD_GIVEN)
+    def word_given(self, raw: RawValue) -> None:
+        """Go on with a call whose decision or answer (`WordGiven`) is in the ledger by now.
+
+        Safe to repeat: the ledger is read, and nothing else counts.
+        """
+        given = unpack(WordGiven, raw)
+        if self._calls is None or given.run_key != this_run():
+            return
+        if given.number is None:
+            self._calls.decided.add(given.position)
+        else:
+            self._calls.answered.add((given.position, given.number))
 
     async def _within_deadline(self, ends_at: float | None, work: Coroutine[Any, Any, T]) -> T:
         """Do the run's work within its deadline; after it, the run stops itself.
@@ -174,6 +202,10 @@ def read_input(kind: type[T], raw: RawValue) -> T:
     if info.cron_schedule:
         raise failure(ScheduleUnsupported(f"{info.workflow_id} has a cron schedule"))
     return given
+
+
+def _of_another_run(run_key: RunKey) -> str:
+    return f"it is about a call of {run_key}, and this is the workflow of {this_run()}"
 
 
 async def _record(activity: str, said: Decide | Answer, summary: str) -> RawValue:

@@ -54,6 +54,8 @@ class ToolCalls:
     ) -> None:
         self.decided: set[Position] = set()
         """Calls that a person has decided about since the run read the ledger."""
+        self.settled: set[Position] = set()
+        """Calls that were approved, rejected or expired when this execution came to them."""
         self.answered: set[tuple[Position, int]] = set()
         """Questions of calls, by number, that a person has answered in this execution."""
         self._heartbeat_seconds = heartbeat_seconds
@@ -125,6 +127,7 @@ class ToolCalls:
             approval = unpack(ApprovalState, answer)
             if approval.wait_seconds is None:
                 call.state = "running"
+                self.settled.add(at)
                 return approval
             call.state = "awaiting_approval"
             self._show()

@@ -29,6 +29,20 @@ class CheckApproval:
 
 
 @dataclass(frozen=True)
+class WordGiven:
+    """From a client to a run, as a signal: a decision or an answer is in the ledger already.
+
+    So it is where a run takes no more updates, of which Temporal allows 2,000 for an execution.
+    """
+
+    run_key: RunKey
+    position: Position
+    """The place of the call in its run."""
+    number: int | None = None
+    """Of the question that was answered; None: the call was decided about."""
+
+
+@dataclass(frozen=True)
 class ApprovalState:
     """From `CHECK_APPROVAL` to the run: whether the call may be made. Exactly one field is set."""
 

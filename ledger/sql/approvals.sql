@@ -15,8 +15,9 @@ select %(key)s, run.run_key, %(position)s, %(thread_id)s, %(tool)s, %(args)s::js
   from run
 on conflict (key) do nothing;
 
--- get_approval: one approval; `now` is the database's clock, by which it expires.
-select a.*, r.workflow_id, clock_timestamp() as now
+-- get_approval: one approval; `now` is the database's clock, by which it expires. Whether its run
+-- acts is seen when it is decided: the next execution may open that again.
+select a.*, r.workflow_id, false as run_over, clock_timestamp() as now
   from agent_approvals a join agent_runs r using (run_key)
  where a.key = %(key)s;
 
@@ -30,21 +31,26 @@ update agent_approvals
    set decision = %(decision)s, decided_by = %(by)s, decided_at = clock_timestamp(),
        reason = %(reason)s, edited_args = %(edited_args)s::json
   from run
- where key = %(key)s and decision is null
+ where key = %(key)s and decision is null and withdrawn_at is null
    and (expires_at is null or expires_at > clock_timestamp())
-returning agent_approvals.*, run.workflow_id, clock_timestamp() as now;
+returning agent_approvals.*, run.workflow_id, false as run_over, clock_timestamp() as now;
 
 -- expire_approval: no person decided in time.
 update agent_approvals
    set decision = 'expired', decided_by = 'nobody', decided_at = clock_timestamp()
  where key = %(key)s and decision is null and expires_at <= clock_timestamp();
 
+-- withdraw_approvals: the run was forked to before these calls.
+update agent_approvals set withdrawn_at = clock_timestamp()
+ where run_key = %(run_key)s and position = any(%(positions)s) and decision is null
+   and withdrawn_at is null;
+
 -- list_approvals: those that wait for a person, or all; the longest waiting first.
-select a.*, r.workflow_id, clock_timestamp() as now
+select a.*, r.workflow_id, r.state <> 'running' as run_over, clock_timestamp() as now
   from agent_approvals a join agent_runs r using (run_key)
  where (%(run_key)s::text is null or a.run_key = %(run_key)s)
    and (not %(only_waiting)s
-        or (a.decision is null and r.state = 'running'
+        or (a.decision is null and a.withdrawn_at is null and r.state = 'running'
             and (a.expires_at is null or a.expires_at > clock_timestamp())))
  order by a.requested_at, a.key
  limit %(limit)s;

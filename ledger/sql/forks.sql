@@ -46,6 +46,14 @@ select *, clock_timestamp() as now from agent_actions
 -- list_positions: the positions of a run's actions.
 select key, position from agent_actions where run_key = %(run_key)s;
 
+-- list_asked: the positions at which a run's calls wait for a person.
+select position from agent_approvals
+ where run_key = %(run_key)s and decision is null and withdrawn_at is null
+union
+select position from agent_questions
+ where run_key = %(run_key)s and answered_at is null and replaced_at is null
+   and withdrawn_at is null;
+
 -- lock_run_to_fork: no other session claims in it, stops it or forks it until this has committed.
 select *, clock_timestamp() as now from agent_runs where run_key = %(run_key)s for no key update;
 

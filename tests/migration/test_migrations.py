@@ -651,8 +651,9 @@ def test_a_row_in_python_has_the_columns_of_its_table(
     # `now` is the database's clock when the row was read.
     # When the relay looked is between its sweeps.
     found = {name for (name,) in columns} - {"looked_at"}
-    # An approval and a question have the workflow id of their run.
-    others = {"now"} | ({"workflow_id"} if row in (Approval, Question) else set())
+    # An approval and a question have the workflow id of their run, and whether that is over.
+    of_run = {"workflow_id", "run_over"} if row in (Approval, Question) else set()
+    others = {"now"} | of_run
     assert found == {field.name for field in fields(row)} - others
 
 

@@ -391,6 +391,8 @@ create table agent_approvals (
     reason            text,
     -- The arguments as the person changed them, validated as they were.
     edited_args       json,
+    -- When its run was forked to before the call, which it does not make any more.
+    withdrawn_at      timestamptz,
 
     constraint agent_approvals_pkey primary key (key),
     -- Bug prevented: a decision that goes to no workflow.
@@ -427,6 +429,8 @@ create table agent_questions (
     expires_at     timestamptz,
     -- When the call, carried out again, raised another question in its place.
     replaced_at    timestamptz,
+    -- When its run was forked to before the call, which it does not make any more.
+    withdrawn_at   timestamptz,
 
     -- null -> answered, once. No answer is JSON's null: that would answer nothing.
     answer         json,
