@@ -95,7 +95,7 @@ async def test_a_run_says_why_it_failed_and_what_of_it_waits_and_is_found_by_tha
     assert "no such model [CL402]" in told["why"]
     good = json.loads(waits.stdout)
     assert (good["state"], good["why"]) == ("running", None)
-    assert good["approvals"] == [f"{run.id}:0.0", f"{run.id}:0.1"]
+    assert sorted(good["approvals"]) == [f"{run.id}:0.0", f"{run.id}:0.1"]
     assert good["questions"] == [f"{run.id}:0.2"]
     assert (none.returncode, "[CL504]" in none.stderr) == (1, True)
     assert bad.id in found
