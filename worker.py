@@ -56,7 +56,7 @@ from .activities.runs.turn import TurnActivities
 from .activities.runs.undo import UndoActivities
 from .config import Settings, connect_temporal
 from .errors import CommitlineError, ConfigurationError
-from .ledger import ActionLedger, check_schema, ledger_pool, migrate
+from .ledger import ActionLedger, check_schema, commits_at_risk, ledger_pool, migrate
 from .logs import configure_logging
 from .process import UnawaitedThreads, leave, on_stop_signal
 from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, SettleAction, UndoRun
@@ -109,6 +109,8 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     if migrate_first:
         await migrate(database_url)
     await check_schema(database_url)
+    if risks := await commits_at_risk(database_url):
+        log.warning("ledger.commits_at_risk", risks=risks)
     client = await connect_temporal(metrics_address=settings.metrics_address)
     asyncio.get_running_loop().set_default_executor(UnawaitedThreads())
     async with ledger_pool(database_url, size=settings.pool_size) as pool:

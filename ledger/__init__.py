@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         LookUp,
         Parked,
     )
+    from .durability import commits_at_risk
     from .migration import check_schema, migrate
     from .notifications import listen
     from .outbox import intend
@@ -86,6 +87,7 @@ __all__ = [
     "UndoLedger",
     "UndoReport",
     "check_schema",
+    "commits_at_risk",
     "intend",
     "ledger_pool",
     "listen",
@@ -133,6 +135,7 @@ _HOMES = {
     "UndoLedger": ".undo",
     "UndoReport": ".undo_rules",
     "check_schema": ".migration",
+    "commits_at_risk": ".durability",
     "intend": ".outbox",
     "ledger_pool": ".pool",
     "listen": ".notifications",

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import psycopg
-from psycopg import AsyncConnection, IsolationLevel
+from psycopg import AsyncConnection
 from psycopg.rows import TupleRow
 
-from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
+from ..errors import SchemaMismatch
+from .pool import connect_once
 from .sql import Migration, migrations
 
 _LOCK: Final = 0x434F4D4D49544C4E
@@ -58,7 +58,7 @@ async def migrate(database_url: str, *, known: Sequence[Migration] | None = None
         LedgerUnavailable: The database cannot be reached.
     """
     known = migrations() if known is None else known
-    async with await _connect(database_url) as connection:
+    async with await connect_once(database_url) as connection:
         await connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
         await connection.execute(_VERSION_TABLE)
         applied = await _applied(connection)
@@ -81,7 +81,7 @@ async def check_schema(database_url: str) -> int:
         LedgerUnavailable: The database cannot be reached.
     """
     known = migrations()
-    async with await _connect(database_url) as connection:
+    async with await connect_once(database_url) as connection:
         cursor = await connection.execute("select to_regclass('agent_schema_migrations')")
         table = await cursor.fetchone()
         applied = await _applied(connection) if table and table[0] else {}
@@ -107,16 +107,3 @@ def _check_names(applied: dict[int, str], known: Sequence[Migration]) -> None:
 async def _applied(connection: AsyncConnection[TupleRow]) -> dict[int, str]:
     cursor = await connection.execute("select version, name from agent_schema_migrations")
     return dict(await cursor.fetchall())
-
-
-async def _connect(database_url: str) -> AsyncConnection[TupleRow]:
-    try:
-        connection = await AsyncConnection.connect(database_url, connect_timeout=10)
-    except psycopg.OperationalError as err:
-        raise LedgerUnavailable(f"no database: {err}") from err
-    except psycopg.ProgrammingError as err:
-        raise ConfigurationError(f"COMMITLINE_DATABASE_URL cannot be used: {err}") from err
-    # Whatever the database's default is: who has waited for the lock must see what was applied
-    # meanwhile.
-    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
-    return connection

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+import psycopg
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.rows import DictRow, dict_row
+from psycopg.rows import DictRow, TupleRow, dict_row
 from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool
+
+from ..errors import ConfigurationError, LedgerUnavailable
 
 _CONNECT_TIMEOUT: Final = {"connect_timeout": 5}
 """Seconds. The driver's own two minutes keep the pool from trying another server meanwhile."""
@@ -61,3 +64,22 @@ def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
 async def _configure(connection: Connection) -> None:
     connection.adapters.register_loader("json", TextLoader)
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+async def connect_once(database_url: str) -> AsyncConnection[TupleRow]:
+    """Connect without a pool, for what is done once: to migrate, or to look at the server.
+
+    Raises:
+        LedgerUnavailable: The database cannot be reached.
+        ConfigurationError: The URL cannot be used.
+    """
+    try:
+        connection = await AsyncConnection.connect(database_url, connect_timeout=10)
+    except psycopg.OperationalError as err:
+        raise LedgerUnavailable(f"no database: {err}") from err
+    except psycopg.ProgrammingError as err:
+        raise ConfigurationError(f"COMMITLINE_DATABASE_URL cannot be used: {err}") from err
+    # Whatever the database's default is: who has waited for the lock of the migrations must see
+    # what was applied meanwhile.
+    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+    return connection

@@ -21,7 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from ..config import Settings, connect_temporal
 from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
-from ..ledger import check_schema
+from ..ledger import check_schema, commits_at_risk
 from .console import state_text, text
 
 CheckState = Literal["ok", "missing", "wrong"]
@@ -54,7 +54,9 @@ class Check:
 async def examine() -> list[Check]:
     """Look at everything. Safe to repeat; changes nothing."""
     servers = await asyncio.gather(
-        _bounded("database", _database()), _bounded("Temporal", _temporal())
+        _bounded("database", _database()),
+        _bounded("commits", _commits()),
+        _bounded("Temporal", _temporal()),
     )
     return [_python(), _package("temporalio"), *servers, *map(_extra, _EXTRAS)]
 
@@ -121,6 +123,20 @@ async def _database() -> Check:
         remedy = "start Postgres, or correct COMMITLINE_DATABASE_URL"
         return Check("database", "wrong", found, remedy)
     return Check("database", "ok", f"answers, schema {schema}")
+
+
+async def _commits() -> Check:
+    url = Settings.load().database_url
+    try:
+        risks = await commits_at_risk(url) if url else None
+    except LedgerUnavailable:
+        risks = None
+    if risks is None:
+        return Check("commits", "missing", "no database to look at", needed=False)
+    if not risks:
+        return Check("commits", "ok", "no setting or standby of Postgres loses them", needed=False)
+    remedy = "docs/guarantees.md says what may happen; the development servers need not care"
+    return Check("commits", "wrong", "; ".join(risks), remedy, needed=False)
 
 
 async def _temporal() -> Check:

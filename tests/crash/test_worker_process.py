@@ -94,6 +94,26 @@ def test_a_call_that_outlasts_the_grace_period_is_taken_over_under_the_same_key(
     assert (result.status, json.loads(result.content)["order_id"]) == ("ok", "4821")
 
 
+# --- at its start
+
+
+async def test_a_worker_names_what_may_lose_commits_and_starts_all_the_same(scene: Scene) -> None:
+    with scene.worker("services:till") as worker:
+        await until(lambda: _logged(scene, "worker.started"))
+        await asyncio.to_thread(worker.terminate)
+
+    (warned,) = [
+        line for line in scene.log.read_text().splitlines() if "ledger.commits_at_risk" in line
+    ]
+    # The Postgres of the tests does not wait for its disk.
+    assert "fsync is off" in warned
+    assert "full_page_writes is off" in warned
+
+
+async def _logged(scene: Scene, event: str) -> bool:
+    return scene.log.exists() and event in scene.log.read_text()
+
+
 # --- many runs, few connections
 
 

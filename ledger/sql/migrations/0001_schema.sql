@@ -665,3 +665,35 @@ begin
     return query select action_key, 'created', null::text, null::text;
 end
 $function$;
+
+-- ----------------------------------------------------------------------- kept commits
+
+-- Bug prevented: a claim that is lost with a crash after its call, because a role, a database or a
+-- session does not wait for its commits. Whoever writes here waits until the commit is on disk, and
+-- on the synchronous standbys if there are any. Set for the transaction, so nothing of it stays with
+-- the session, behind a pooler neither. An application's transaction that intends waits too.
+create function commitline_keep_commit()
+returns trigger
+language plpgsql as $function$
+begin
+    perform set_config('synchronous_commit', 'on', true);
+    return null;
+end
+$function$;
+
+do $block$
+declare
+    one text;
+begin
+    foreach one in array array[
+        'agent_runs', 'agent_actions', 'agent_domain_keys', 'agent_threads', 'agent_messages',
+        'agent_requests', 'agent_states', 'agent_values', 'agent_approvals', 'agent_questions',
+        'agent_relay'
+    ] loop
+        execute format(
+            'create trigger %I before insert or update or delete on %I for each statement '
+            'when (current_setting(''synchronous_commit'') in (''off'', ''local'', ''remote_write'')) '
+            'execute function commitline_keep_commit()', one || '_keeps_its_commit', one);
+    end loop;
+end
+$block$;

@@ -1,0 +1,84 @@
+"""Commits that are kept: each is waited for, and what may lose it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from commitline import Effect, tool
+from commitline.ledger import commits_at_risk, intend
+
+
+@pytest.fixture
+def hasty(ledger_database_url: str) -> Iterator[psycopg.Connection]:
+    """A session of an application that does not wait for its commits."""
+    with psycopg.connect(ledger_database_url) as connection:
+        connection.execute("set synchronous_commit = off")
+        connection.commit()
+        yield connection
+
+
+def waits(connection: psycopg.Connection) -> str:
+    """What the transaction under way waits for at its commit."""
+    row = connection.execute("show synchronous_commit").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def test_whoever_writes_to_a_table_of_the_ledger_waits_for_the_commit(
+    hasty: psycopg.Connection,
+) -> None:
+    tables = [
+        str(name)
+        for (name,) in hasty.execute(
+            "select tablename from pg_tables where schemaname = 'public'"
+            " and tablename like 'agent%' and tablename <> 'agent_schema_migrations' order by 1"
+        )
+    ]
+    found = {}
+    for table in tables:
+        before = waits(hasty)
+        hasty.execute(sql.SQL("delete from {} where false").format(sql.Identifier(table)))
+        found[table] = (before, waits(hasty))
+        hasty.rollback()
+
+    assert len(tables) == 11
+    assert found == dict.fromkeys(tables, ("off", "on"))
+
+
+def test_an_application_that_intends_waits_for_that_commit_and_for_no_other(
+    hasty: psycopg.Connection,
+) -> None:
+    @tool(effect=Effect.IDEMPOTENT)
+    async def charge(order_id: str) -> str:
+        return order_id
+
+    intend(hasty, charge, {"order_id": "4821"})
+    at_this_commit = waits(hasty)
+    hasty.rollback()
+
+    assert (at_this_commit, waits(hasty)) == ("on", "off")
+
+
+def test_who_waits_longer_goes_on_to(hasty: psycopg.Connection) -> None:
+    hasty.execute("set local synchronous_commit = remote_apply")
+    hasty.execute("delete from agent_runs where false")
+
+    assert waits(hasty) == "remote_apply"
+
+
+async def test_what_may_lose_commits_is_named(ledger_database_url: str) -> None:
+    # A standby begins as this does: with a session for replication.
+    with psycopg.connect(
+        ledger_database_url, replication="true", application_name="spare", autocommit=True
+    ):
+        risks = await commits_at_risk(ledger_database_url)
+
+    assert [one.partition(":")[0] for one in risks] == [
+        "fsync is off",
+        "full_page_writes is off",
+        "asynchronous standbys (spare)",
+    ]
