@@ -30,7 +30,8 @@
     │   ├── SubAgentClosed          CL242  the sub-agent's run is over and stays over
     │   ├── IntentRefused           CL247  the call cannot be left in the outbox
     │   ├── NoTransaction           CL248  no transaction for the intent
-    │   └── StatementRefused        CL249  Postgres refuses what the ledger asks of it
+    │   ├── StatementRefused        CL249  Postgres refuses what the ledger asks of it
+    │   └── MigrationHeldBack       CL250  others hold the tables that a migration changes
     ├── ActionError               the model reads it as an error without effect
     │   ├── InvalidArguments        CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey   CL302  the arguments give no usable key
@@ -365,6 +366,17 @@ class StatementRefused(LedgerError):
     remedy = (
         "Nothing was written. Correct what the message names (a grant, a trigger, the schema): "
         "`commitline doctor` looks for the usual causes."
+    )
+    retryable = True
+
+
+class MigrationHeldBack(LedgerError):
+    """Other sessions held the tables for as long as the migration tried to lock them."""
+
+    code = "CL250"
+    remedy = (
+        "Nothing was changed. Let the named transactions end, or end them with "
+        "pg_terminate_backend, and migrate again."
     )
     retryable = True
 

@@ -107,7 +107,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     database_url = settings.require_database()
     app = load_app(app_name)
     if migrate_first:
-        await migrate(database_url)
+        await migrate(database_url, tell=lambda by: log.warning("migration.held_back", by=by))
     await check_schema(database_url)
     if risks := await commits_at_risk(database_url):
         log.warning("ledger.commits_at_risk", risks=risks)

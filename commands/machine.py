@@ -33,8 +33,14 @@ def migrate(json: AsJson = False) -> None:
     from ..operating import console
 
     url = Settings.load().require_database()
-    applied = asyncio.run(ledger.migrate(url))
+    applied = asyncio.run(ledger.migrate(url, tell=_held_back))
     names = [name for version, name, _ in migrations() if version in applied]
     if json:
         return console.print_data({"applied": names, "schema": migrations()[-1][0]})
     return print("\n".join(f"applied {name}" for name in names) or "nothing to do: up to date")
+
+
+def _held_back(by: str) -> None:
+    from ..operating import console
+
+    console.ERR.print(f"waiting for {by}", markup=False, highlight=False)

@@ -6,6 +6,10 @@ lock), one that is killed leaves nothing behind, and a transaction-mode pooler m
 `create table if not exists` alone does not do that: two sessions at once fail with a unique
 violation in the catalogue.
 
+A migration locks tables against everybody. While it waits for such a lock, whoever comes after it
+waits too, claims among them, and one forgotten transaction would stop them all. So it waits only
+briefly, gives back what it has locked, and tries again; and it says who holds it back.
+
 Migrations only add (tables, nullable columns, columns with defaults), so a worker of the
 previous release keeps working beside a new one. `check_schema` refuses a database that is older
 than the code.
@@ -16,15 +20,20 @@ numbers was made by another line of migrations; nothing of this code ever runs o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
+import psycopg
 from psycopg import AsyncConnection
+from psycopg import errors as pg
 from psycopg.rows import TupleRow
 
-from ..errors import SchemaMismatch
+from ..canonical import scrub
+from ..errors import MigrationHeldBack, SchemaMismatch
 from .pool import connect_once
-from .sql import Migration, migrations
+from .sql import QUERIES, Migration, migrations
 
 _LOCK: Final = 0x434F4D4D49544C4E
 """``COMMITLN`` as a 64-bit integer: the advisory lock of these migrations."""
@@ -38,13 +47,26 @@ create table if not exists agent_schema_migrations (
 )
 """
 
+_LOCK_SECONDS: Final = 2.0
+"""How long a migration waits for one lock, and with it all that came after it."""
+_LOOK_SECONDS: Final = 0.5
+"""How often it is looked who holds it back meanwhile."""
+_PAUSE_SECONDS: Final = 1.0
+"""Between two tries: what had to wait for the last one goes on."""
+
 _HOW_TO_BEGIN_ANEW: Final = (
     "To begin anew, and lose what it holds: stop `commitline dev` and delete its folder "
     "`.commitline`; or drop the database, or its schema, and run `commitline migrate`."
 )
 
 
-async def migrate(database_url: str, *, known: Sequence[Migration] | None = None) -> list[int]:
+async def migrate(
+    database_url: str,
+    *,
+    known: Sequence[Migration] | None = None,
+    patience_seconds: float = 60.0,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[int]:
     """Bring the database to this code's schema; return the versions that were applied.
 
     Safe to repeat and to run from many processes at once.
@@ -52,25 +74,90 @@ async def migrate(database_url: str, *, known: Sequence[Migration] | None = None
     Args:
         database_url: The database.
         known: Every migration, in order; by default this code's.
+        patience_seconds: How long to try where others hold the tables.
+        tell: Told after each try who holds the migration back.
 
     Raises:
         SchemaMismatch: It was made by other migrations than this code's; nothing was changed.
+        MigrationHeldBack: Others held the tables all the time; nothing was changed.
         LedgerUnavailable: The database cannot be reached.
     """
     known = migrations() if known is None else known
-    async with await connect_once(database_url) as connection:
-        await connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
-        await connection.execute(_VERSION_TABLE)
-        applied = await _applied(connection)
-        _check_names(applied, known)
-        missing = [one for one in known if one.version not in applied]
+    loop = asyncio.get_running_loop()
+    give_up_at = loop.time() + patience_seconds
+    while True:
+        holders: list[str] = []
+        try:
+            async with await connect_once(database_url) as connection:
+                return await _migrate(connection, known, database_url, holders)
+        except (pg.LockNotAvailable, pg.DeadlockDetected) as err:
+            by = "; ".join(holders) or "a session that has just let go"
+            if loop.time() >= give_up_at:
+                raise MigrationHeldBack(f"the tables are held by {by}") from err
+            tell(by)
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+
+async def _migrate(
+    connection: AsyncConnection[TupleRow],
+    known: Sequence[Migration],
+    database_url: str,
+    holders: list[str],
+) -> list[int]:
+    """Apply what is missing, in one transaction; name in ``holders`` who holds it back."""
+    await connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+    # Only from here on: another migration may take as long as it takes.
+    await connection.execute(
+        "select set_config('lock_timeout', %s, true)", (f"{_LOCK_SECONDS:g}s",)
+    )
+    await connection.execute(_VERSION_TABLE)
+    applied = await _applied(connection)
+    _check_names(applied, known)
+    missing = [one for one in known if one.version not in applied]
+    async with _watched(connection, database_url, holders):
         for version, name, sql in missing:
             await connection.execute(sql)
             await connection.execute(
                 "insert into agent_schema_migrations (version, name) values (%s, %s)",
                 (version, name),
             )
-        return [one.version for one in missing]
+    return [one.version for one in missing]
+
+
+@asynccontextmanager
+async def _watched(
+    connection: AsyncConnection[TupleRow], database_url: str, holders: list[str]
+) -> AsyncIterator[None]:
+    """Look, from another session, who holds the connection back while the body runs."""
+    # Asked of the server: behind a pooler the driver has another number.
+    cursor = await connection.execute("select pg_backend_pid()")
+    row = await cursor.fetchone()
+    assert row is not None, "every session has one"
+    watching = asyncio.create_task(_watch(row[0], database_url, holders))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+
+
+async def _watch(pid: int, database_url: str, holders: list[str]) -> None:
+    with suppress(psycopg.Error):  # the migration goes on, and does not know who held it back
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            async with await connect_once(database_url) as connection:
+                cursor = await connection.execute(QUERIES["blocking"], {"pid": pid})
+                if found := [_in_words(*row) for row in await cursor.fetchall()]:
+                    holders[:] = found
+
+
+def _in_words(
+    pid: int, user: str | None, application: str | None, state: str | None, seconds: float | None
+) -> str:
+    """Say who a session is: of another user, most of it may not be seen."""
+    who = scrub(", ".join(filter(None, (user and f"user {user}", application, state))))
+    since = "" if seconds is None else f", in its transaction for {seconds:.0f} s"
+    return f"session {pid} ({who or 'of another user'}{since})"
 
 
 async def check_schema(database_url: str) -> int:

@@ -22,7 +22,12 @@ import pytest
 from psycopg import sql
 
 from commitline.devstack import DevStack
-from commitline.errors import IdempotencyKeyConflict, LedgerUnavailable, SchemaMismatch
+from commitline.errors import (
+    IdempotencyKeyConflict,
+    LedgerUnavailable,
+    MigrationHeldBack,
+    SchemaMismatch,
+)
 from commitline.identity import Position, RunKey
 from commitline.ledger import (
     Action,
@@ -267,6 +272,45 @@ async def test_a_migration_that_fails_leaves_nothing_and_says_why(empty_url: str
         await migrate(empty_url)
 
     assert tables(empty_url) == {"agent_actions"}
+
+
+async def test_a_migration_that_is_held_back_lets_claims_pass_and_says_by_whom(
+    empty_url: str,
+) -> None:
+    await migrate(empty_url)
+    told: list[str] = []
+    async with ledger_pool(empty_url, size=2) as pool:
+        ledger = ActionLedger(pool)
+        await opened(ledger, 1)
+        with psycopg.connect(empty_url, application_name="forgotten") as holder:
+            holder.execute("select from agent_actions limit 1")
+            pid = holder.info.backend_pid
+            migrating = asyncio.create_task(
+                migrate(empty_url, known=NEXT_RELEASE, tell=told.append)
+            )
+            await until_blocked(empty_url, 1)
+            await dispatched(ledger, request("0.0"), at())  # within a ledger call's deadline
+            while not told:
+                assert not migrating.done()
+                await asyncio.sleep(0.02)
+            holder.rollback()
+        applied = await migrating
+
+    assert applied == [2]
+    assert told[0].startswith(f"session {pid} (user postgres, forgotten, idle in transaction")
+
+
+async def test_a_migration_that_is_held_back_for_long_gives_up_and_changes_nothing(
+    empty_url: str,
+) -> None:
+    await migrate(empty_url)
+    with psycopg.connect(empty_url, application_name="forgotten") as holder:
+        holder.execute("select from agent_actions limit 1")
+        with pytest.raises(MigrationHeldBack, match="forgotten") as held_back:
+            await migrate(empty_url, known=NEXT_RELEASE, patience_seconds=0)
+
+    assert held_back.value.code == "CL250"
+    assert await check_schema(empty_url) == 1
 
 
 async def test_migrating_again_does_nothing_and_keeps_what_is_there(database_url: str) -> None:
