@@ -93,6 +93,8 @@ class Attempt:
     """How long, from the claim, the attempt may still send something. By default its lease."""
     scheduled_at: datetime | None = None
     """When the workflow scheduled the call, by the engine's clock: before all its attempts."""
+    repeats: bool = False
+    """Whether another attempt at this call came before it: what that one wrote may be lost."""
 
 
 @dataclass(frozen=True)

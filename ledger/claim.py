@@ -53,6 +53,7 @@ from .claim_rules import (
     judge_undo,
     perhaps_undone,
     settles_in,
+    take_over,
     waits_for_answer,
     why_parked,
 )
@@ -127,7 +128,7 @@ class _Claimant:
         request = self._request
         if request.purpose != "forward" or request.undoes_domain_key is not None:
             return False  # an undo is linked to the action that it undoes, under that one's lock
-        if request.detached:
+        if request.detached or self._attempt.repeats:
             return False
         try:
             return await execute(self._connection, "claim_new", **self.parameters)
@@ -283,10 +284,8 @@ class _Claimant:
         return await self._stored_call(intent, taken, taken_over=False)
 
     async def _take(self, row: Action, query: str) -> Action:
-        by = {"key": row.key, "claimed_by": self._request.key}
-        return await fetch_one(
-            self._connection, Action, query, **by, **attempt_parameters(self._attempt)
-        )
+        by = {"claimed_by": self._request.key, **attempt_parameters(self._attempt)}
+        return await fetch_one(self._connection, Action, query, key=row.key, **by)
 
     async def _park(self, row: Action) -> Action:
         reason = why_parked(row, lookup_only=self._request.lookup_only)
@@ -308,22 +307,22 @@ class _Claimant:
             return found
         if found is not None:
             return AlreadyDone(await self._insert_settled(found))
-        if self._request.domain_key is not None:
-            held = self.parameters | {"generation": generation}
-            await execute(self._connection, "hold_domain_key", **held)
         return await self._insert(generation=generation)
 
     async def _insert(self, *, generation: int) -> Claim:
-        """Write the row: dispatched, or as an intent that the relay sends."""
+        """Hold the domain key; write the row: dispatched, or as an intent that the relay sends."""
         request = self._request
         row = self.parameters | {"generation": generation}
         if request.domain_key is not None:
+            await execute(self._connection, "hold_domain_key", **row)
             row["idempotency_key"] = with_generation(request.domain_key, generation)
         if request.detached:
             intent = await fetch_one(self._connection, Action, "insert_intent", **row)
             await execute(self._connection, "queue_intent", **row)
             return Accepted(intent)
         written = await fetch_one(self._connection, Action, "insert_dispatched", **row)
+        if self._attempt.repeats and await execute(self._connection, "failed_over", **row):
+            return await self._act_on(written, take_over(written, can_look_up=request.can_look_up))
         return stored_call(written, request, self._attempt, taken_over=False)
 
     async def _insert_duplicate(self, original: Action) -> AlreadyDone | Parked:

@@ -6,6 +6,8 @@ locks the rows, calls these, and writes what they say.
     found                                        the attempt
     -----                                        -----------
     no row                                       writes it, dispatched, and calls
+    ... of a retry, after a failover             writes it, and takes it over as below: the row
+                                                 of the attempt before may be lost
     a row that the relay sends, in any state     answers that it is accepted
     an intent: nothing was sent                  dispatches and calls
     done                                         returns the stored outcome

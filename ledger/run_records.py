@@ -61,6 +61,8 @@ class Run:
     """How its workflow ended, where the run could not record that: ``terminated``, …"""
     namespace: str | None
     """Temporal's; None where no caller has named it."""
+    timeline: str | None
+    """Of the server on which it began; ``lost`` where that row is lost; None if it is not known."""
     now: datetime
     """The database's clock when the row was read."""
 

@@ -30,6 +30,7 @@ class RunLedger(LedgerCalls):
         thread_id: str | None = None,
         spec: str | None = None,
         namespace: str | None = None,
+        lost: bool = False,
     ) -> Run:
         """Register a run before its first action. Safe to repeat: the run key makes it one row.
 
@@ -44,6 +45,7 @@ class RunLedger(LedgerCalls):
             thread_id: The conversation that it writes, if it writes one.
             spec: JSON of what it is to keep of its agent. The first one stands.
             namespace: Where its workflow lives; the relay of another one does not look for it.
+            lost: It was registered before, and the ledger has lost that.
 
         Raises:
             RunInputConflict: The run exists with other input.
@@ -64,6 +66,7 @@ class RunLedger(LedgerCalls):
             parent_key=parent,
             owner=None if parent is None else workflow_id,
             namespace=namespace,
+            lost=lost,
         )
         if not run.is_owned_by(workflow_id):
             raise RunNotRunning(f"{run_key} is carried out by {run.owner or 'no workflow'} by now")

@@ -196,4 +196,5 @@ def _attempt(call: GuardedCall) -> Attempt:
         lease=min((bound or MAX_LEASE) + LEASE_GRACE, MAX_LEASE),
         deadline=min((bound or MAX_LEASE) + _SLOW_CLAIM, MAX_LEASE),
         scheduled_at=info.scheduled_time,
+        repeats=info.attempt > 1,
     )

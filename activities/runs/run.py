@@ -73,6 +73,7 @@ class RunActivities:
                 thread_id=thread_id,
                 spec=to_text(spec),
                 namespace=info.namespace,
+                lost=request.spec is not None,
             )
         )
         check_not_stopped(run)

@@ -68,6 +68,11 @@ select *, clock_timestamp() as now from agent_actions
  limit 1
    for share;
 
+-- failed_over: the run, if the server has another timeline than the one on which it began. The row
+-- of an attempt that sent something may have been lost with the last commits of that one.
+select run_key from agent_runs
+ where run_key = %(run_key)s and timeline <> commitline_timeline();
+
 -- insert_dispatched: an action whose tool is called as soon as this has committed.
 insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,

@@ -4,9 +4,10 @@
 -- open_run: register a run, or go on with one that a retry or a reset opens again.
 insert into agent_runs (
     run_key, workflow_id, agent, input_digest, opened_attempt_at, thread_id, spec,
-    parent_key, owner, namespace)
+    parent_key, owner, namespace, timeline)
 values (%(run_key)s, %(workflow_id)s, %(agent)s, %(input_digest)s, %(attempt_at)s,
-        %(thread_id)s, %(spec)s::json, %(parent_key)s, %(owner)s, %(namespace)s)
+        %(thread_id)s, %(spec)s::json, %(parent_key)s, %(owner)s, %(namespace)s,
+        case when %(lost)s then 'lost' else commitline_timeline() end)
 on conflict (run_key) do update
     set agent = coalesce(nullif(agent_runs.agent, ''), excluded.agent),
         -- What the run has kept of its agent since it began; a deploy does not change it.

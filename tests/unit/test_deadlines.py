@@ -224,6 +224,7 @@ def run_that_began(spent: timedelta) -> Run:
         workflow_status=None,
         owner=None,
         namespace=None,
+        timeline=None,
         now=now,
     )
 

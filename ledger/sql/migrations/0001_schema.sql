@@ -13,6 +13,18 @@
 
 -- ---------------------------------------------------------------------------------- runs
 
+-- The server's timeline: a standby that is promoted, and a restored backup, begin another one. Null
+-- where the server does not say.
+create function commitline_timeline()
+returns text
+language plpgsql as $function$
+begin
+    return left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+exception when others then
+    return null;
+end
+$function$;
+
 -- One row per run. Columns: who it is; its life; its conversation; who called it; its undo; what
 -- the relay knows of its workflow.
 create table agent_runs (
@@ -60,6 +72,8 @@ create table agent_runs (
     namespace          text,
     -- When the relay looked last whether the workflow is alive.
     looked_at          timestamptz,
+    -- Of the server on which the run began; 'lost' where that one's row of the run is lost.
+    timeline           text        default commitline_timeline(),
 
     constraint agent_runs_pkey primary key (run_key),
     -- running    -- opened by the run's first activity; claims succeed
