@@ -1,4 +1,4 @@
-"""Logs of a process that Commitline runs: events with names, for a person or a program.
+"""Logs: events with names, for a person or a program, which never break what they tell of.
 
 A library does not configure logging; `commitline worker` and the other commands do. On a
 terminal the events are coloured lines, anywhere else JSON, one object a line, on stderr.
@@ -8,8 +8,47 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 import structlog
+
+
+class Log:
+    """Our logger: no call of it raises.
+
+    Whoever writes the events may fail: a stderr that nobody reads any more, a processor or a
+    handler of the application. An event is lost then, and nothing else: a call whose tool has
+    ended is recorded all the same.
+
+    Args:
+        bound: Values that are part of every event.
+    """
+
+    def __init__(self, bound: Mapping[str, Any] | None = None) -> None:
+        self._bound = dict(bound or {})
+        self._events = structlog.get_logger("commitline")
+
+    def bind(self, **values: Any) -> Log:
+        """Return a logger with more values in every event."""
+        return Log({**self._bound, **values})
+
+    def info(self, event: str, **values: Any) -> None:
+        """Log what happens by design."""
+        self._write("info", event, values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        """Log what somebody may have to look at."""
+        self._write("warning", event, values)
+
+    def error(self, event: str, **values: Any) -> None:
+        """Log what somebody has to look at."""
+        self._write("error", event, values)
+
+    def _write(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+        with suppress(Exception):  # there is nobody to tell
+            getattr(self._events, level)(event, **{**self._bound, **values})
 
 
 def configure_logging(*, level: int = logging.INFO) -> None:

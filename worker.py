@@ -28,7 +28,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final
 
-import structlog
 from temporalio.client import Client
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -57,11 +56,11 @@ from .activities.runs.undo import UndoActivities
 from .config import Settings, connect_temporal
 from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, commits_at_risk, ledger_pool, migrate
-from .logs import configure_logging
+from .logs import Log, configure_logging
 from .process import UnawaitedThreads, leave, on_stop_signal
 from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, SettleAction, UndoRun
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 STICKY_SECONDS: Final = 1.0
 """How long a workflow task waits for a worker that is gone. The SDK's default of 10 s is most

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from ...errors import DefinitionError
 from ...ledger.action_records import Effect
+from ...logs import Log
 from ..contract.conversation import ToolDefinition
 from ..contract.deadlines import UNSET, Deadline, RunLimits, resolve
 from ..contract.final_result import FINAL_RESULT
@@ -29,7 +28,7 @@ from .tool import Tool
 from .tool_check import TOOL_NAME
 from .tool_spec import tool_spec
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 
 @dataclass(frozen=True)

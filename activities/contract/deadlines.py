@@ -24,10 +24,11 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, TypeAlias
 
-import structlog
 from pydantic import SkipValidation
 
-log = structlog.get_logger("commitline")
+from ...logs import Log
+
+log = Log()
 
 BACKSTOP: Final = timedelta(seconds=30)
 """How far the server's time-outs lie beyond our deadlines: for a slow claim or a slow record."""

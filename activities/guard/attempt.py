@@ -138,7 +138,10 @@ class ActionAttempt:
         end = await self._invocation.run_claimed(
             claim, context, too_old=self._claims.is_too_old, on_late=row.record_late
         )
-        return await row.write(judge_end(self._call, claim, end, context))
+        try:
+            return await row.write(judge_end(self._call, claim, end, context))
+        finally:
+            self._invocation.count(end)
 
     def _claimed_row(self, claim: Dispatched) -> ClaimedRow:
         return ClaimedRow(self._ledger, self._call, self._claims, claim)

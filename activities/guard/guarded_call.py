@@ -5,18 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-import structlog
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from ...canonical import scrub
+from ...logs import Log
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED, again
 from ..runner.clock import now
 from .metrics import count
 from .protocols import Guarded
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _RELAY_ATTEMPTS: Final = 50
 """Up to which attempt a call of the relay is tried again before the relay starts it anew."""

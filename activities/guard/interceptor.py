@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import structlog
 from temporalio import activity
 from temporalio.worker import (
     ActivityInboundInterceptor,
@@ -24,6 +23,7 @@ from temporalio.worker import (
 
 from ...errors import CommitlineError, PlanDivergence
 from ...ledger import ActionLedger
+from ...logs import Log
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import as_failure
 from ..contract.spec import RESERVED_PREFIX
@@ -32,7 +32,7 @@ from .guarded_call import GuardedCall
 from .heartbeat import Heartbeats, beating
 from .protocols import Guarded
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 
 class GuardInterceptor(Interceptor):

@@ -200,7 +200,6 @@ class Invocation:
         if end.stopped_by is None and may_go_on and activity.is_cancelled():
             # Temporal itself cancels the thread of a plain function, past `call_within`.
             end = CallEnd(Raised(asyncio.CancelledError()), "caller")
-        self._count(end)
         return end
 
     async def look_up(self, context: ToolContext, args: str) -> CallEnd:
@@ -209,7 +208,10 @@ class Invocation:
         assert lookup is not None, "a claim to look up is only made where there is a lookup"
         return await call_within(self.seconds_left(None), lookup.find(context, args))
 
-    def _count(self, end: CallEnd) -> None:
+    def count(self, end: CallEnd | NotBegun) -> None:
+        """Count and log how a call ended, after what follows from it has been written."""
+        if isinstance(end, NotBegun):
+            return
         if end.stopped_by == "deadline":
             self._call.count("commitline_tool_timeouts")
             self._call.log.warning(

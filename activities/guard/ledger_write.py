@@ -11,16 +11,15 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-import structlog
-
 from ...errors import CommitlineError, LedgerUnavailable, StatementRefused
 from ...ledger.result_codec import error_text
+from ...logs import Log
 from ..runner.bounded_call import despite_cancellation
 
 T = TypeVar("T")
 H = TypeVar("H")
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 UNAVAILABLE_SECONDS: Final = 0.5
 """Between two calls of a ledger that does not answer."""

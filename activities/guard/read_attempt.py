@@ -48,6 +48,7 @@ class ReadAttempt:
         request, guarded = self._request, self._call.guarded
         context = self._invocation.read_context(await self._earlier_questions())
         end = await self._invocation.run(context, request.args)
+        self._invocation.count(end)
         if is_question(end):
             question = await write_question(
                 self._ledger,

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import structlog
-
 from ...identity import Position, RunKey, position
 from ...ledger import Action
+from ...logs import Log
 from ..contract.conversation import Message, ToolCall, ToolResult
 from ..contract.reply import Reply
 from ..contract.sizes import MAX_CONTENT, result_share
@@ -21,7 +20,7 @@ from . import call_reply
 from .reply_content import content_text
 from .standing_actions import left_standing
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 
 def unanswered(messages: Sequence[Message]) -> list[ToolCall]:

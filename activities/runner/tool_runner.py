@@ -24,14 +24,13 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-import structlog
-
+from ...logs import Log
 from ..app.contained_error import contain, raise_contained
 from .tool_threads import ThreadForEach, all_ended, tool_threads
 
 T = TypeVar("T")
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _PROBE_SECONDS: Final = 1.0
 """How long the tools' event loop may be blocked before the log says so."""

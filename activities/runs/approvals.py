@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 
@@ -22,6 +21,7 @@ from ...errors import ActionError, InvalidArguments, UnrepresentableValue
 from ...identity import RunKey, action_key
 from ...ledger import Approval, ApprovalLedger, ApprovalRequest
 from ...ledger.approvals import check_same_call
+from ...logs import Log
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.approvals import CHECK_APPROVAL, DECIDE, ApprovalState, CheckApproval, Decide
@@ -31,7 +31,7 @@ from ..model.model import over_limit
 from ..replies import call_reply
 from .served import served_tool
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _PREDICATE_SECONDS: Final = 10.0
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import structlog
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
@@ -21,13 +20,14 @@ from temporalio.service import RPCError, RPCStatusCode
 from ...canonical import scrub
 from ...identity import settle_workflow
 from ...ledger import ActionLedger, RelayEntry
+from ...logs import Log
 from ..app.app import App
 from ..contract.encoding import pack
 from ..contract.relay import SETTLE_ACTION, START_SETTLEMENTS
 from ..guard.heartbeat import beating
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _AWAY: Final = (
     RPCStatusCode.UNAVAILABLE,

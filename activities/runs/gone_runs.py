@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from ...ledger import ActionLedger, Run
+from ...logs import Log
 from ..contract.relay import CLOSE_GONE_RUNS
 from ..guard.heartbeat import beating
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 from .run_executions import RunExecutions
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 
 class GoneRuns:

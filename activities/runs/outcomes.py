@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 
 from ...errors import Fenced, NodeTimeout
 from ...identity import ActionKey
 from ...ledger import Action, ActionLedger, HeldClaim
+from ...logs import Log
 from ..contract.encoding import pack, unpack
 from ..contract.outcomes import RECORD_OUTCOME, SETTLE_TIMED_OUT, SettleTimedOut, Unrecorded
 from ..contract.reply import Reply
 from ..replies import call_reply
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 
 class OutcomeActivities:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 
 from ...errors import PlanInvalid
 from ...ledger import ActionLedger
+from ...logs import Log
 from ..app.app import App
 from ..app.plan_check import check_order, check_structure
 from ..app.tool_spec import tool_spec
@@ -24,7 +24,7 @@ from ..guard.ledger_write import persist
 from .run import check_not_stopped, seconds_left
 from .served import served_tool
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 
 class PlanActivities:

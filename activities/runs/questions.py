@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 
 from ...identity import action_key
 from ...ledger import QuestionLedger
+from ...logs import Log
 from ..contract.deadlines import wait_seconds
 from ..contract.encoding import pack, unpack
 from ..contract.questions import ANSWER, CHECK_QUESTION, Answer, CheckQuestion, QuestionState
 from ..replies import call_reply
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _BUSY_SECONDS: Final = 1.0
 """How soon to look again at an expired question while an attempt works on its call."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-import structlog
 from temporalio.client import (
     Client,
     Schedule,
@@ -28,10 +27,11 @@ from temporalio.service import RPCError
 
 from ...config import Settings
 from ...ledger import listen
+from ...logs import Log
 from ..contract.relay import RELAY
 from .due_actions import DueActions
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _CATCH_UP: Final = timedelta(seconds=60)
 """A start that was missed by more is not made up for: the next one finds the same work."""

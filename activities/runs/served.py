@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from ...canonical import scrub
 from ...errors import CommitlineError, ConfigurationError, ToolNotServed
+from ...logs import Log
 from ..app.agent import Agent
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.activity_failure import as_failure
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _LACKING: Final = "not served"
 _TRIES: Final = 40

@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-import structlog
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import RawValue
@@ -20,6 +19,7 @@ from temporalio.common import RawValue
 from ...canonical import scrub
 from ...identity import ActionKey
 from ...ledger import Action, ActionLedger, RelayEntry, Run
+from ...logs import Log
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.deadlines import CallLimits
@@ -30,7 +30,7 @@ from .run_executions import RunExecutions
 from .served import leave_to_other_workers
 from .undo_steps import UndoSteps, step_header, step_limits
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _DAY: Final = 86_400.0
 _BETWEEN_TRIES: Final = 600.0

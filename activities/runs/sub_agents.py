@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-import structlog
 from temporalio import activity
 from temporalio.client import WorkflowFailureError
 from temporalio.common import RawValue
@@ -24,6 +23,7 @@ from ...errors import AgentsTooDeep, RunNotRunning, SubAgentClosed, SubAgentNotE
 from ...identity import MAX_DEPTH, depth_of, sub_workflow
 from ...ledger import SubRunLedger
 from ...ledger.action_ledger import ActionLedger
+from ...logs import Log
 from ..contract.activity_failure import as_failure
 from ..contract.encoding import pack, unpack
 from ..contract.sub_agents import (
@@ -37,7 +37,7 @@ from ..guard.ledger_write import persist
 from ..replies import call_reply
 from ..replies.standing_actions import left_standing
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _WAIT_SECONDS: Final = 8.0
 """How long one attempt waits for the older workflow; then the next attempt waits."""

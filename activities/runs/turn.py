@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
@@ -26,6 +25,7 @@ from temporalio.exceptions import ApplicationError
 from ...crash import crash_point
 from ...errors import Fenced, LedgerUnavailable, RunNotRunning, StatementRefused
 from ...ledger import ActionLedger, Conversation, ThreadLedger
+from ...logs import Log
 from ..app.app import App
 from ..contract.activity_failure import not_started
 from ..contract.encoding import pack, to_text, unpack
@@ -40,7 +40,7 @@ from .stored_conversation import read_message, read_spec
 from .turn_commit import commit_turn, recorded_turn
 from .turn_input import TurnInput
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 MAX_TRAVELLING: Final = 1_900_000
 """Characters of an activity's result. Temporal refuses a payload over 2 MiB, again and again."""

@@ -6,10 +6,9 @@ next version. The first commit of a turn stands: a later one gets that one back.
 
 from __future__ import annotations
 
-import structlog
-
 from ...identity import position
 from ...ledger import Committed, Conversation, NewMessage, ThreadLedger, Turn
+from ...logs import Log
 from ..contract.conversation import Completion, Message, RunResult, ToolResult, Usage
 from ..contract.encoding import from_text, to_text
 from ..contract.final_result import ACCEPTED, FINAL_RESULT
@@ -17,7 +16,7 @@ from ..contract.turns import CallModel, RecordTurn, TurnResult
 from .model_request import completion_text
 from .stored_conversation import read_completion, tokens_so_far
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 
 def recorded_turn(found: Conversation, request: CallModel) -> TurnResult | None:

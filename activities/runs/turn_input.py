@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-import structlog
-
 from ...errors import StaleThread, ThreadNotFound
 from ...identity import Position, RunKey, action_key, is_from, position, position_below, sub_run_key
 from ...ledger import Action, ActionLedger, Conversation, StoredMessage, Thread, ThreadLedger
+from ...logs import Log
 from ..app.app import App
 from ..contract.conversation import Completion, Message
 from ..contract.encoding import from_text
@@ -26,7 +25,7 @@ from .served import served_agent
 from .stored_conversation import read_message, read_spec, tokens_so_far
 from .turn_state import TurnState, changes_before, merged, without_changes
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 MAX_ACTIONS: Final = 1_000_000
 """Actions that are read of one run: all of them."""

@@ -16,18 +16,17 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-import structlog
-
 from ...canonical import dumps, parse
 from ...identity import ActionKey, epoch_of, step_of
 from ...ledger import Action, Conversation
+from ...logs import Log
 from ..app.state import State
 from ..app.state_merge import merge
 from ..contract.conversation import Message
 from ..contract.state_changes import CallChanges, Changes, Dropped, Merged
 from ..replies import notices
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _MERGE_SECONDS: Final = 10.0
 """How long the reducers of one turn may take, all together."""

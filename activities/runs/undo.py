@@ -10,13 +10,13 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Final
 
-import structlog
 from temporalio import activity
 from temporalio.common import RawValue
 
 from ...canonical import scrub
 from ...identity import ActionKey
 from ...ledger import ActionFate, DueUndo, UndoLedger, UndoReport
+from ...logs import Log
 from ..app.app import App
 from ..contract.encoding import pack, to_text, unpack
 from ..contract.undo import (
@@ -33,7 +33,7 @@ from ..contract.undo import (
 from .served import leave_to_other_workers
 from .undo_steps import UndoSteps
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _STEPS: Final = 20
 """How many steps are planned at a time: their arguments travel."""
