@@ -1,6 +1,7 @@
 """Every error that Commitline raises, each with a stable code and a remedy.
 
     CommitlineError               CL000
+    ├── Unforeseen                CL001  an activity of ours fails, and nobody foresaw how
     ├── DefinitionError           CL101  a tool, agent or app that cannot work
     │   └── PlanInvalid           CL104  a plan that cannot work
     ├── InvalidRunId              CL102  an id that no run may have
@@ -89,6 +90,16 @@ class CommitlineError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}] {self.remedy}"
+
+
+class Unforeseen(CommitlineError):
+    """An activity of ours raised what nobody foresaw, a dozen times; the message names it.
+
+    It is a fault of Commitline, or of what a database or a setting has made of its rows.
+    """
+
+    code = "CL001"
+    remedy = "What was done stands in the ledger. Report it, with the worker's log."
 
 
 class DefinitionError(CommitlineError):

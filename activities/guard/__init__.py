@@ -13,6 +13,7 @@ Read it in this order:
     question_record   the question of a call that stops to put one to a person
     read_attempt      the same story for a READ, which has no row
     ledger_write      a write that must finish although the call is cancelled or Postgres is away
+    unforeseen        what it raised, as Temporal's failure: each one has an end
     heartbeat, retry, metrics
 
 What differs between an agent's tool and anybody's activity is behind the `protocols`, which

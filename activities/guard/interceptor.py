@@ -31,6 +31,7 @@ from .attempt import attempt
 from .guarded_call import GuardedCall
 from .heartbeat import Heartbeats, beating
 from .protocols import Guarded
+from .unforeseen import failure_to_report
 
 log = Log()
 
@@ -39,7 +40,8 @@ class GuardInterceptor(Interceptor):
     """Puts the guard around the activities that it is given; leaves all others alone.
 
     An error of ours that such an activity raises, or one of the worker's own (`RESERVED_PREFIX`),
-    becomes the failure that Temporal retries, or does not, as the error says of itself.
+    becomes the failure that Temporal retries, or does not, as the error says of itself. What
+    nobody foresaw has an end too (`unforeseen`).
     """
 
     def __init__(self, ledger: ActionLedger, guarded: Mapping[str, Guarded]) -> None:
@@ -71,12 +73,19 @@ class _Guard(ActivityInboundInterceptor):
         guarded = self._guarded.get(name)
         if guarded is None and not name.startswith(RESERVED_PREFIX):
             return await super().execute_activity(input)
+        # The workflow of another application says itself how often it tries its activities.
+        ours = guarded is None or guarded.hand_over is not None
         try:
             if guarded is None:
                 return await super().execute_activity(input)
             return await self._attempt(guarded, input)
         except CommitlineError as err:
-            raise as_failure(err) from err
+            raise (failure_to_report(err) if ours else as_failure(err)) from err
+        except Exception as err:
+            failure = failure_to_report(err) if ours else err
+            if failure is err:
+                raise
+            raise failure from err
 
     async def _attempt(self, guarded: Guarded, input: ExecuteActivityInput) -> Any:
         async def invoke(args: Sequence[Any]) -> Any:
