@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ToolRefused,
     )
     from .handles.any_run import RunStatus
+    from .handles.intervention import Intervention
     from .handles.plan import PlanHandle
     from .handles.thread import RunHandle, ThreadHandle
     from .handles.thread_message import ThreadMessage
@@ -50,6 +51,7 @@ __all__ = [
     "CommitlineError",
     "Completion",
     "Effect",
+    "Intervention",
     "Model",
     "ModelRejected",
     "ModelRequest",
@@ -89,6 +91,7 @@ _HOMES = {
     "CommitlineError": ".errors",
     "Completion": ".activities.contract.conversation",
     "Effect": ".ledger",
+    "Intervention": ".handles.intervention",
     "Model": ".activities.model",
     "ModelRejected": ".errors",
     "ModelRequest": ".activities.model",

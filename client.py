@@ -18,8 +18,9 @@ from .activities.app.plan import Plan
 from .activities.contract.deadlines import UNSET, Deadline, RunLimits
 from .canonical import storable
 from .config import Settings, connect_temporal
-from .errors import InvalidRunId, SettlementRefused
-from .handles.connection import Authorize, Connection
+from .errors import InvalidRunId, ReopenRefused, SettlementRefused
+from .handles.connection import Connection
+from .handles.intervention import Authorize, about_call
 from .handles.plan import PlanHandle
 from .handles.start import start_on_thread, start_options, start_or_join
 from .handles.thread import RunHandle, ThreadHandle
@@ -34,9 +35,9 @@ class AgentClient:
     Args:
         temporal: A connected client; any data converter and codec.
         settings: Where the ledger is, and the task queue.
-        authorize: Who may decide, answer or settle what: called with the person and the
-            `Approval`, the `Question`, or the unknown `Action`; False, or what it raises,
-            refuses. By default everybody may.
+        authorize: Who may do what: called with the person, and the `Intervention` that says
+            what would be carried out; False, or what it raises, refuses. By default everybody
+            may.
     """
 
     def __init__(
@@ -292,5 +293,29 @@ class AgentClient:
         if found is None:
             raise SettlementRefused(f"there is no action {key}")
         by = storable(by)  # `authorize` sees the very name that is kept
-        await self._connection.check_authorized(by, found)
+        wanted = about_call("settle", found, args=found.args, outcome=outcome)
+        await self._connection.check_authorized(by, wanted)
         return await ledger.settle(key, outcome, by=by)
+
+    async def reopen(self, key: ActionKey, *, by: str) -> Action:
+        """Have an action sent again that waits for a person; see `RelayLedger.reopen`.
+
+        Safe to repeat. It may be of a run, of the outbox, or a detached one.
+
+        Args:
+            key: Of the action.
+            by: Who says so: the client's ``authorize`` gets it.
+
+        Raises:
+            ReopenRefused: No such action, or it may not be sent again, or not now.
+            NotAuthorized: This person may not reopen it; nothing was changed.
+            LedgerUnavailable: No answer within the deadline; reopen it again.
+            ConfigurationError: No database is configured.
+        """
+        ledger = await self.ledger()
+        found = await ledger.get(key)
+        if found is None:
+            raise ReopenRefused(f"there is no action {key}")
+        wanted = about_call("reopen", found, args=found.args)
+        await self._connection.check_authorized(storable(by), wanted)
+        return await ledger.relay.reopen(key)

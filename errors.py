@@ -289,7 +289,7 @@ class ApprovalRefused(LedgerError):
 
 
 class NotAuthorized(LedgerError):
-    """The application's ``authorize`` says that this person may not decide, answer or settle."""
+    """The application's ``authorize`` says that this person may not do this."""
 
     code = "CL216"
     remedy = "Nothing was changed. A person who is authorized has to do it."

@@ -12,12 +12,14 @@ from typing import Any, Final
 
 from temporalio.client import WorkflowExecutionDescription
 
+from ..canonical import storable
 from ..errors import ResetRefused
 from ..identity import Position, RunKey, parent_of
 from ..ledger import Action, Approval, Question, UndoReport
 from ..workflows.progress import Progress
 from .connection import Connection
 from .decision import answer, decide
+from .intervention import Intervention, Verb
 from .reset import Reset, reset_run
 from .run_workflow import RunState, RunWorkflow, run_key_of, state_of
 from .stop import stop
@@ -87,7 +89,12 @@ class AnyRun:
         return await (await self._connection.ledger()).sub_runs.actions(run_key)
 
     async def stop(
-        self, *, reason: str = "", compensate: bool = False, wait_seconds: float = STOP_SECONDS
+        self,
+        *,
+        reason: str = "",
+        compensate: bool = False,
+        wait_seconds: float = STOP_SECONDS,
+        by: str = "",
     ) -> RunStatus:
         """Stop the run for good, and wait until its tools have really ended.
 
@@ -107,6 +114,7 @@ class AnyRun:
                 `undo` does the same to a run that has ended.
             wait_seconds: How long to wait for the end. If no worker lives that could finish the
                 run, its state is ``stopping`` then.
+            by: Who does: the client's ``authorize`` gets it.
 
         Returns:
             The true final state: ``canceled``, or how it ended just before.
@@ -114,19 +122,21 @@ class AnyRun:
         Raises:
             InvalidRunId: The id cannot be a run's.
             RunNotFound: No run has this id.
+            NotAuthorized: This person may not stop it, or not undo it; nothing was changed.
             LedgerUnavailable: Nothing has been stopped; stop it again.
             ConfigurationError: No database is configured.
         """
+        workflow = await self._allowed(by, *_verbs_of_stop(compensate))
         stopped = await stop(
             self._connection,
-            self._workflow,
+            workflow,
             reason=reason,
             compensate=compensate,
             wait_seconds=wait_seconds,
         )
         return await _status(stopped)
 
-    async def undo(self, *, reason: str = "") -> UndoReport:
+    async def undo(self, *, reason: str = "", by: str = "") -> UndoReport:
         """Take back what the run did, after it has ended; return what is undone and what stands.
 
         Each undo is an action of its own, in the ledger. Safe to repeat, and after a part could
@@ -135,14 +145,17 @@ class AnyRun:
 
         Args:
             reason: For people; kept with the run.
+            by: Who does: the client's ``authorize`` gets it.
 
         Raises:
             RunNotFound: No run has this id.
+            NotAuthorized: This person may not undo it; nothing was changed.
             UndoRefused: It has not ended: stop it with ``compensate=True``.
             LedgerUnavailable: No answer within the deadline.
             ConfigurationError: No database is configured.
         """
-        return await undo(self._connection, self._workflow, reason=reason)
+        workflow = await self._allowed(by, "undo")
+        return await undo(self._connection, workflow, reason=reason)
 
     async def undo_report(self) -> UndoReport:
         """Return what of the run is undone, and what stands. Safe to repeat; it only reads.
@@ -154,7 +167,9 @@ class AnyRun:
         ledger = await self._connection.ledger()
         return await ledger.undo.report(await self._workflow.run_key())
 
-    async def reset(self, *, to_step: int, fork: bool = False, reason: str = "") -> Reset:
+    async def reset(
+        self, *, to_step: int, fork: bool = False, reason: str = "", by: str = ""
+    ) -> Reset:
         """Take the run back to just before a model turn, and let it go on from there.
 
         Without ``fork`` its plan is replayed: the run reads back what the model said, and a call
@@ -166,13 +181,16 @@ class AnyRun:
             to_step: The model turn, or a plan's stage, as in positions: 0 is the first.
             fork: Whether to go another way.
             reason: For people; kept in history.
+            by: Who does: the client's ``authorize`` gets it.
 
         Raises:
             RunNotFound: No run has this id, in Temporal or in the ledger.
+            NotAuthorized: This person may not reset it, or not fork it; nothing was changed.
             ResetRefused: It was stopped for good, or has no such turn.
             StaleThread: Another run has written its conversation since.
         """
-        run_key = await self._workflow.run_key()
+        workflow = await self._allowed(by, "fork" if fork else "reset", step=to_step)
+        run_key = await workflow.run_key()
         if parent_of(run_key) is not None:
             raise ResetRefused(f"{self.id!r} is a sub-agent's: reset the run that called it")
         return await reset_run(
@@ -280,6 +298,26 @@ class AnyRun:
             RunNotFound: No run has this id.
         """
         await answer(self._connection, self._workflow, question, value, by=by)
+
+    async def _allowed(self, by: str, *verbs: Verb, step: int | None = None) -> RunWorkflow:
+        """Return the workflow of the run, once a person may do all of this to it.
+
+        It is the run that was asked about: no later one of its id.
+        """
+        if not self._connection.authorizes:
+            return self._workflow
+        described = await self._workflow.describe()
+        run_key = await run_key_of(described)
+        ledger = await self._connection.ledger()
+        for verb in verbs:
+            report = await ledger.undo.report(run_key) if verb == "undo" else None
+            wanted = Intervention(verb, run_key, run_key=run_key, step=step, about=report)
+            await self._connection.check_authorized(storable(by), wanted)
+        return self._workflow.only(described)
+
+
+def _verbs_of_stop(compensate: bool) -> tuple[Verb, ...]:
+    return ("stop", "undo") if compensate else ("stop",)
 
 
 async def _status(workflow: RunWorkflow) -> RunStatus:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RawValue
 
 from ..config import Settings
 from ..errors import NotAuthorized
-from ..ledger import Action, ActionLedger, Approval, Question, ledger_pool
+from ..ledger import ActionLedger, ledger_pool
 from ..ledger.pool import Pool
-
-Authorize: TypeAlias = Callable[[str, Approval | Question | Action], bool | Awaitable[bool]]
-"""Says whether a person may decide about a call (`Approval`), answer a question (`Question`),
-or settle an unknown action (`Action`)."""
+from .intervention import Authorize, Intervention
 
 
 class Connection:
@@ -25,7 +21,7 @@ class Connection:
     Args:
         temporal: A connected client.
         settings: Where the ledger is, and the task queue.
-        authorize: Who may decide, answer or settle what; None allows everybody.
+        authorize: Who may do what; None allows everybody.
     """
 
     def __init__(
@@ -53,8 +49,13 @@ class Connection:
         await self._pool.open()  # nothing, if it is open
         return ActionLedger(self._pool, statement_seconds=self.settings.statement_seconds)
 
-    async def check_authorized(self, by: str, what: Approval | Question | Action) -> None:
-        """Raise where a person may not decide, answer or settle.
+    @property
+    def authorizes(self) -> bool:
+        """Whether the application says who may do what."""
+        return self._authorize is not None
+
+    async def check_authorized(self, by: str, what: Intervention) -> None:
+        """Raise where a person may not do something.
 
         Raises:
             NotAuthorized: The client's ``authorize`` says no.
@@ -65,7 +66,7 @@ class Connection:
         if inspect.isawaitable(allowed):
             allowed = await allowed
         if not allowed:
-            raise NotAuthorized(f"{by!r} may not decide about {what.key}")
+            raise NotAuthorized(f"{by!r} may not {what.verb} {what.target}")
 
     def workflow(self, id: str, *, run_id: str | None = None) -> WorkflowHandle[Any, Any]:
         """Return the handle of a workflow of ours: its newest execution, or the one named."""

@@ -33,6 +33,7 @@ from ..ledger.approvals import refusal_of
 from ..ledger.questions import refusal_of as refusal_of_answer
 from ..workflows.base_run import ANSWERED, DECISION, WORD_GIVEN
 from .connection import Connection
+from .intervention import about_call
 from .run_workflow import RunWorkflow, state_of
 from .temporal_failure import LEFT_UNANSWERED, ended_badly, refused
 
@@ -78,12 +79,15 @@ async def decide(
     if approval is None:
         raise ApprovalRefused(f"nothing was asked about {position} of the run {workflow.id!r}")
     by = storable(by)  # `authorize` sees the very name that is kept
-    await connection.check_authorized(by, approval)
-    edited = None if args is None else _edited_text(approval.tool, args)
-    word = Decide(run_key, position, approve, by, storable(reason), edited if approve else None)
+    edited = None if args is None or not approve else _edited_text(approval.tool, args)
+    carried_out = approval.args if edited is None else edited
+    wanted = about_call("approve" if approve else "reject", approval, args=carried_out)
+    await connection.check_authorized(by, wanted)
+    exact = connection.authorizes
+    word = Decide(run_key, position, approve, by, storable(reason), edited, as_they_are=exact)
     if _is_decided(approval, word):
         return
-    same = [key, str(approval.requested_at), approve, word.arguments, by]
+    same = [key, str(approval.requested_at), approve, word.arguments, by, exact]
     try:
         await _send(workflow, DECISION, word, id=f"{DECISION}-{digest(same)}")
     except _HasEnded as err:
@@ -142,7 +146,7 @@ async def answer(
         where = question if isinstance(question, str) else question.key
         raise AnswerRefused(f"nothing was asked at {where} of the run {workflow.id!r}")
     by = storable(by)  # `authorize` sees the very name that is kept
-    await connection.check_authorized(by, found)
+    await connection.check_authorized(by, about_call("answer", found, value=text))
     word = Answer(run_key, found.position, found.number, by, text)
     if _is_answered(found, word):
         return

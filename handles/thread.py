@@ -15,10 +15,12 @@ from ..activities.app.state import State
 from ..activities.app.state_model import read_state
 from ..activities.contract.conversation import RunResult
 from ..activities.contract.encoding import from_text
+from ..canonical import storable
 from ..identity import THREAD_PREFIX, parent_of, thread_workflow
 from ..ledger import Request, ThreadLedger
 from .any_run import AnyRun
 from .connection import Connection
+from .intervention import Intervention
 from .temporal_failure import ended_badly, refused
 from .thread_message import ThreadMessage
 from .thread_request import ThreadRequests
@@ -132,16 +134,22 @@ class ThreadHandle:
         """
         return read_state(model, await (await self._threads()).state(self.id))
 
-    async def delete(self) -> None:
+    async def delete(self, *, by: str = "") -> None:
         """Delete the conversation for good: messages, requests and replies. Safe to repeat.
 
         A run under way writes no more of it, and ends with `ThreadDeleted`. The actions of its
         tools stay in the ledger. Temporal deletes its history after the namespace's retention.
 
+        Args:
+            by: Who does: the client's ``authorize`` gets it.
+
         Raises:
+            NotAuthorized: This person may not delete it; nothing was changed.
             ThreadNotFound: No such conversation.
             LedgerUnavailable: No answer from Postgres; delete it again.
         """
+        wanted = Intervention("delete", self.id)
+        await self._connection.check_authorized(storable(by), wanted)
         await (await self._threads()).delete(self.id)
 
     async def send(

@@ -68,3 +68,6 @@ class Decide:
     """Why, in the person's words; may be empty."""
     arguments: str | None = None
     """JSON text of other arguments, which the person gives instead."""
+    as_they_are: bool = False
+    """Somebody was asked whether the person may give exactly these: they are refused where the
+    tool's defaults or validators would make others of them."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from temporalio import activity
 from temporalio.common import RawValue
 
-from ...canonical import parse, scrub
+from ...canonical import digest, parse, scrub
 from ...errors import ActionError, InvalidArguments, UnrepresentableValue
 from ...identity import RunKey, action_key
 from ...ledger import Approval, ApprovalLedger, ApprovalRequest
@@ -78,6 +78,8 @@ class ApprovalActivities:
             found = await self._approvals.get(key)
             if found is not None:
                 edited = _edited(served_tool(self._app, found.tool), said.arguments)
+                if said.as_they_are:
+                    _check_as_they_are(found, said.arguments, edited)
         decided = await self._approvals.decide(
             key,
             approve=said.approve,
@@ -128,6 +130,19 @@ def _edited(tool: Tool, arguments: str) -> str:
     if problem := over_limit(tool.name, len(arguments)):
         raise InvalidArguments(problem)
     return _effective(tool, arguments)
+
+
+def _check_as_they_are(approval: Approval, given: str, edited: str) -> None:
+    """Refuse arguments of which the tool makes others, where the given ones were authorized.
+
+    A default that is filled in, and a text that is read as a number, would pass by whoever said
+    that the person may give these.
+    """
+    if digest(parse(given)) != digest(parse(edited)):
+        raise InvalidArguments(
+            f"{approval.tool} would be carried out with {edited}, and not with what was "
+            "authorized: give all of its arguments, as it takes them"
+        )
 
 
 def _effective(tool: Tool, arguments: str) -> str:

@@ -12,13 +12,22 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
 
-from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, tool
+from commitline import (
+    Agent,
+    AgentClient,
+    App,
+    Effect,
+    Intervention,
+    RunHandle,
+    ScriptedModel,
+    tool,
+)
 from commitline.activities.contract.approvals import Decide
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.encoding import pack
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
-from commitline.canonical import dumps
+from commitline.canonical import dumps, parse
 from commitline.errors import (
     ApprovalRefused,
     CommitlineError,
@@ -29,7 +38,7 @@ from commitline.errors import (
     RunNotRunning,
 )
 from commitline.identity import Position, RunKey
-from commitline.ledger import Action, Approval, Question
+from commitline.ledger import Approval
 from commitline.ledger.approvals import ApprovalRequest, check_same_call
 from commitline.tests.builders import open_run
 from commitline.workflows.base_run import DECISION
@@ -346,11 +355,11 @@ async def test_a_stop_ends_the_wait_and_nothing_can_be_decided_any_more(bench: B
 
 async def test_who_may_decide_is_the_applications_word(bench: Bench) -> None:
     paid = Paid()
-    seen: list[tuple[str, str]] = []
+    seen: list[tuple[str, str, str | None]] = []
 
-    async def authorize(by: str, approval: Approval | Question | Action) -> bool:
-        assert isinstance(approval, Approval)
-        seen.append((by, approval.args))
+    async def authorize(by: str, wanted: Intervention) -> bool:
+        assert isinstance(wanted.about, Approval)
+        seen.append((by, wanted.verb, wanted.args))
         return by == "ada"
 
     async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as served:
@@ -365,8 +374,37 @@ async def test_who_may_decide_is_the_applications_word(bench: Bench) -> None:
             await run.result()
 
     assert len(still) == 1
-    assert [by for by, _ in seen] == ["eve", "ada"]
+    shown = '{"order_id":"4821","cents":500}'
+    assert seen == [("eve", "approve", shown), ("ada", "approve", shown)]
     assert paid.calls == [("4821", 500)]
+
+
+async def test_who_may_decide_depends_on_the_arguments_that_would_be_carried_out(
+    bench: Bench,
+) -> None:
+    paid = Paid()
+
+    def up_to_300(by: str, wanted: Intervention) -> bool:
+        return int(parse(wanted.args or "{}").get("cents", 0)) <= 300
+
+    answers = [asks("4821", cents=100), say("Done.")]
+    async with bench.serving(one_agent([paid.tool], answers)) as served:
+        guarded = AgentClient(served.temporal, bench.settings, authorize=up_to_300)
+        async with guarded as client:
+            run = await client.start("agent", "go", id=fresh_id())
+            await waiting(run)
+            for too_much in ({"order_id": "4821", "cents": 9_999_999}, {"cents": 301}):
+                with pytest.raises(NotAuthorized, match="approve"):
+                    await run.decide("0.0", approve=True, by="ada", args=too_much)
+            for other_than_it_looks in ({"order_id": "4821"}, {"order_id": "1", "cents": "200"}):
+                # A default of 500, and a text that is read as a number.
+                with pytest.raises(InvalidArguments, match="not with what was authorized"):
+                    await run.decide("0.0", approve=True, by="ada", args=other_than_it_looks)
+            args = {"cents": 200, "order_id": "4821"}
+            await run.decide("0.0", approve=True, by="ada", args=args)
+            await run.result()
+
+    assert paid.calls == [("4821", 200)]
 
 
 async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from commitline import AgentClient, App, Effect, RunHandle, ToolContext, tool
+from commitline import AgentClient, App, Effect, Intervention, RunHandle, ToolContext, tool
 from commitline.activities.model.scripted_model import call, say
 from commitline.canonical import parse
 from commitline.errors import AnswerRefused, NotAuthorized, RunFailed
-from commitline.ledger import Action, Approval, Question
+from commitline.ledger import Question
 from commitline.tests.integration.runs.isolated_tools import asks_elsewhere
 
 from .bench import Bench, eventually, fresh_id, one_agent
@@ -154,8 +154,8 @@ async def test_one_of_many_answers_counts_and_for_the_question_that_was_seen(
 ) -> None:
     asks = Asks(twice)
 
-    async def authorize(by: str, what: Approval | Question | Action) -> bool:
-        return by != "eve" and isinstance(what, Question)
+    async def authorize(by: str, wanted: Intervention) -> bool:
+        return by != "eve" and wanted.verb == "answer" and wanted.value is not None
 
     async with bench.serving(one_agent([asks.tool], [refunds("1"), say("Done.")])) as served:
         guarded = AgentClient(served.temporal, bench.settings, authorize=authorize)

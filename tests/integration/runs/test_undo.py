@@ -16,6 +16,7 @@ from commitline import (
     AgentClient,
     App,
     Effect,
+    Intervention,
     RunHandle,
     ScriptedModel,
     Tool,
@@ -37,7 +38,7 @@ from commitline.errors import (
     UndoRefused,
 )
 from commitline.identity import RunKey
-from commitline.ledger import Action, Approval, Outcome, Question, Run, RunLedger, UndoReport
+from commitline.ledger import Outcome, Run, RunLedger, UndoReport
 
 from .bench import Bench, commitline, eventually, fresh_id
 from .playing import SOON, Says, Signals, asked, seen
@@ -511,10 +512,10 @@ async def test_who_may_settle_is_the_applications_word_and_a_late_success_is_que
         """Charge, and lose the answer."""
         raise TimeoutError("no answer")
 
-    asked: list[Approval | Question | Action] = []
+    asked: list[Intervention] = []
 
-    def only_ada(by: str, what: Approval | Question | Action) -> bool:
-        asked.append(what)
+    def only_ada(by: str, wanted: Intervention) -> bool:
+        asked.append(wanted)
         return by == "ada"
 
     turns = (charges("1"), call(("once", {"order_id": "2"})))
@@ -529,8 +530,8 @@ async def test_who_may_settle_is_the_applications_word_and_a_late_success_is_que
         queued = await bench.sql("select key, why, tool from agent_relay")
 
     assert queued == [(unknown.key, "undo", "refund")]
-    assert [(one.key, one.state) for one in asked if isinstance(one, Action)] == [
-        (unknown.key, "unknown")
+    assert [(one.verb, one.key, one.outcome) for one in asked] == [
+        ("settle", unknown.key, Outcome.ok('"receipt-2"'))
     ] * 2
 
 
