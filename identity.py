@@ -149,6 +149,11 @@ def depth_of(run: RunKey) -> int:
     return 0 if parent is None else 1 + depth_of(parent)
 
 
+def is_of_outbox(run: RunKey) -> bool:
+    """Whether an application committed this run's one action, and no workflow did."""
+    return run.startswith(f"{OUTBOX}/")
+
+
 def started_run_of(run: RunKey) -> RunKey:
     """Return the run that a caller started: the run itself, or the topmost above it."""
     parent = parent_of(run)

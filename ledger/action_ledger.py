@@ -101,18 +101,23 @@ class ActionLedger(LedgerCalls):
                 time; choose no more than a person waits for.
 
         Raises:
-            ActionNotFound: No such row: not intended, rolled back, or not committed yet.
+            ActionNotFound: No such row: not intended, rolled back, or not committed yet; or the
+                role of the connection neither intended it itself nor may read the table.
             LedgerUnavailable: No answer within the deadline.
         """
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + wait_seconds, _FIRST_LOOK_SECONDS
         while True:
-            found = await self.get(key)
-            if found is None:
+            row = await self._fetch_row("outcome_of", key=key)
+            if row is None:
                 raise ActionNotFound(f"there is no action {key}")
             left = until - loop.time()
-            if found.recorded is not None or left <= 0:
-                return found.recorded
+            if row["outcome"] is not None:
+                return Outcome(
+                    row["outcome"], row["result"], row["effect_possible"], row["state_changes"]
+                )
+            if left <= 0:
+                return None
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _LAST_LOOK_SECONDS)
 

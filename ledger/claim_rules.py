@@ -173,8 +173,8 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
     """
     if (holder.tool, holder.effective_digest) != (request.tool, request.effective_digest):
         raise IdempotencyKeyConflict(
-            f"{request.domain_key!r} was used by {holder.key} for {holder.tool} "
-            f"{scrub(holder.args)}, and is now asked for {request.tool} {scrub(request.args)}",
+            f"{request.domain_key!r} was used by {holder.key} for {_shown(holder, request)}, and "
+            f"is now asked for {request.tool} {scrub(request.args)}",
             existing=holder.key,
         )
     if holder.status == "done":
@@ -190,6 +190,14 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
     if holder.claimed_by == request.key:
         return _judge_attempt(holder, request, attempt)
     return Verdict.WAIT if holder.leased else take_over(holder, can_look_up=request.can_look_up)
+
+
+def _shown(holder: Action, request: ActionRequest) -> str:
+    """Return what a conflict tells of the holder: a stranger's arguments are told to nobody."""
+    conversation = request.thread_id or request.run_key
+    if (holder.thread_id or holder.run_key) != conversation:
+        return "another tool or other arguments"
+    return f"{holder.tool} {scrub(holder.args)}"
 
 
 def check_undoes_the_same(holder: Action, request: ActionRequest, undone: Action | None) -> None:

@@ -5,12 +5,10 @@ Pure: the statement itself is in `outbox`.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from ..canonical import Json, digest, dumps, scrub
+from ..canonical import Json, digest, dumps
 from ..errors import (
     CommitlineError,
     IdempotencyKeyConflict,
@@ -18,15 +16,10 @@ from ..errors import (
     InvalidArguments,
     InvalidIdempotencyKey,
 )
-from ..idempotency_key import MAX_IDEMPOTENCY_KEY, check_idempotency_key, default_idempotency_key
-from ..identity import OUTBOX, OUTBOX_POSITION, ActionKey, RunKey, action_key
-from .action_records import NEVER_SENT, Effect
+from ..idempotency_key import MAX_IDEMPOTENCY_KEY, check_idempotency_key
+from ..identity import ActionKey
+from .action_records import Effect
 from .result_codec import error_text
-
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
 
 
 class IntendedTool(Protocol):
@@ -43,11 +36,6 @@ class IntendedTool(Protocol):
         ...
 
     @property
-    def key_ttl(self) -> timedelta | None:
-        """How long the downstream system remembers a key."""
-        ...
-
-    @property
     def gated(self) -> bool:
         """Whether a person may have to approve a call."""
         ...
@@ -55,11 +43,6 @@ class IntendedTool(Protocol):
     @property
     def state(self) -> object:
         """The type of the state that it takes; None is none."""
-        ...
-
-    @property
-    def compensate(self) -> _Named | None:
-        """The tool that undoes a call."""
         ...
 
     def effective(self, requested: Json) -> str:
@@ -93,7 +76,7 @@ class Intent:
         idempotency_key: str | None,
         order_key: str | None,
     ) -> None:
-        _check_tool(tool)
+        check_tool(tool)
         self._tool = tool.name
         try:
             self._args = tool.effective(dict(args))
@@ -111,22 +94,20 @@ class Intent:
             )
         self.text = dumps(
             {
-                **_declared(tool),
-                **_identity(),
+                "tool": tool.name,
                 "args": self._args,
                 "requested_digest": digest(dict(args)),
                 "effective_digest": sameness,
                 "domain_key": self._domain_key,
                 "undoes_domain_key": undoes,
                 "order_key": None if order_key is None else _check_order_key(order_key),
-                "never_sent": NEVER_SENT.result,
             }
         )
         """JSON, as ``commitline_intend`` takes it."""
 
     def key_of(self, row: Any) -> ActionKey:
         """Return the key in the database's answer, or raise the refusal in it."""
-        key, verdict, held_tool, held_args = row
+        key, verdict = row
         if verdict == "missing":
             raise IdempotencyKeyConflict(
                 f"{self._domain_key!r} is held by {key}, whose record is gone", existing=key
@@ -147,37 +128,25 @@ class Intent:
             )
         if verdict == "conflict":
             raise IdempotencyKeyConflict(
-                f"{self._domain_key!r} was used by {key} for {held_tool} {scrub(held_args)}, "
-                f"and is now asked for {self._tool} {scrub(self._args)}",
+                f"{self._domain_key!r} was used by {key} for another tool or other arguments, and "
+                f"is now asked for {self._tool}",
                 existing=key,
             )
         return ActionKey(key)
 
 
-def _check_tool(tool: IntendedTool) -> None:
+def check_tool(tool: IntendedTool) -> None:
+    """Refuse a tool whose calls may not be intended.
+
+    Raises:
+        IntentRefused: It only reads, a person approves its calls, or it takes a state.
+    """
     if tool.effect is Effect.READ:
         raise IntentRefused(f"the tool {tool.name!r} is a READ: there is nothing to intend")
     if tool.gated:
         raise IntentRefused(f"the tool {tool.name!r} is approved by a person, in a run")
     if tool.state is not None:
         raise IntentRefused(f"the tool {tool.name!r} takes a state, which only a run has")
-
-
-def _declared(tool: IntendedTool) -> dict[str, Json]:
-    """Return what the tool declares of its calls."""
-    return {
-        "tool": tool.name,
-        "effect": tool.effect.value,
-        "key_ttl": None if tool.key_ttl is None else tool.key_ttl.total_seconds(),
-        "compensator": None if tool.compensate is None else tool.compensate.name,
-    }
-
-
-def _identity() -> dict[str, Json]:
-    """Return the identity of a call without a key from the domain: its row alone has it."""
-    number = str(uuid.uuid4())
-    alone = action_key(RunKey(f"{OUTBOX}/{number}"), OUTBOX_POSITION)
-    return {"id": number, "idempotency_key": default_idempotency_key(alone)}
 
 
 def _check_order_key(order_key: str) -> str:

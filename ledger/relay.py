@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final, cast
 
-from ..canonical import storable
+from ..canonical import scrub, storable
 from ..errors import ReopenRefused
 from ..identity import ActionKey
-from .action_records import Action, Outcome
+from .action_records import Action, Effect, Outcome
 from .outcome import release
 from .relay_rules import LostRun, QueuedAction, RelayEntry, check_reopens
 from .row_factory import read
@@ -70,12 +70,39 @@ class RelayLedger(LedgerCalls):
 
         await self._call(work)
 
-    async def call_off(self, key: ActionKey, why: str) -> bool:
+    async def define(
+        self, key: ActionKey, *, effect: Effect, key_ttl: timedelta | None, compensator: str | None
+    ) -> Action | None:
+        """Write what the tool's definition says of an intent of the outbox; return the row.
+
+        None: something was sent for it, or it has an end. Safe to repeat.
+
+        Args:
+            key: Of the intent.
+            effect: What repeating it would do.
+            key_ttl: How long the downstream system remembers a key.
+            compensator: The tool that undoes it.
+        """
+        given = {"effect": effect, "key_ttl": key_ttl, "compensator": compensator}
+        row = await self._fetch_row("define", key=key, **given)
+        return None if row is None else read(Action, row)
+
+    async def holder_of(self, domain_key: str) -> ActionKey | None:
+        """Return the action that holds a business fact; it only reads."""
+        row = await self._fetch_row("holder_of", domain_key=domain_key)
+        return None if row is None else row["held_by"]
+
+    async def call_off(self, key: ActionKey, why: str, *, kind: str = "NeverSent") -> bool:
         """End an intent of which nothing will be sent; return whether it was one.
 
         Safe to repeat. Its domain key is free again.
+
+        Args:
+            key: Of the intent.
+            why: In words.
+            kind: Of the error that is recorded.
         """
-        never = Outcome.error(kind="NeverSent", message=why, effect_possible=False)
+        never = Outcome.error(kind=kind, message=scrub(why, limit=1_000), effect_possible=False)
 
         async def work(connection: Connection) -> bool:
             async with connection.transaction():

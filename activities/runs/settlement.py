@@ -26,6 +26,7 @@ from ..contract.deadlines import CallLimits
 from ..contract.encoding import pack, unpack
 from ..contract.relay import FINISH_SETTLEMENT, PLAN_SETTLEMENT, FinishSettlement, SettlementPlan
 from ..contract.undo import UndoStep
+from .intent_check import IntentCheck
 from .run_executions import RunExecutions
 from .served import leave_to_other_workers
 from .undo_steps import UndoSteps, step_header, step_limits
@@ -62,6 +63,7 @@ class SettlementActivities:
         self._tries = tries
         self._heartbeat_seconds = heartbeat_seconds
         self._undo = UndoSteps(app)
+        self._intents = IntentCheck(app, ledger)
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
@@ -103,6 +105,8 @@ class SettlementActivities:
         if queued[0].why == "undo":
             return await self._undo_plan(found, run)
         if (why := await self._why_not(found, run, *queued)) is not None:
+            return SettlementPlan(why=why)
+        if (why := await self._intents.refusal_of(found)) is not None:
             return SettlementPlan(why=why)
         if found.leased:
             left = found.lease_until - found.now if found.lease_until else timedelta()

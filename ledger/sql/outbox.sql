@@ -3,8 +3,11 @@
 
 -- intend: commit an action together with the caller's own rows; see commitline_intend in the
 -- migration.
-select action_key, verdict, held_tool, held_args
-  from commitline_intend(cast(%(request)s as json));
+select action_key, verdict from commitline_intend(cast(%(request)s as json));
+
+-- outcome_of: how an action ended, as far as the caller may know; see commitline_outcome in the
+-- migration.
+select * from commitline_outcome(%(key)s);
 
 -- listen: get the notifications of due entries, and this listener's own probes.
 listen commitline_relay; listen commitline_probe;

@@ -54,6 +54,15 @@ with action as (
 )
 select pg_notify('commitline_relay', order_key) from dequeued where order_key is not null;
 
+-- define: what the tool's definition says of an intent, before it is sent for the first time.
+update agent_actions
+   set effect = %(effect)s, key_ttl = %(key_ttl)s, compensator = %(compensator)s
+ where key = %(key)s and status = 'pending' and dispatched_at is null
+returning *, clock_timestamp() as now;
+
+-- holder_of: the action that holds a business fact.
+select held_by from agent_domain_keys where domain_key = %(domain_key)s;
+
 -- call_off: end an intent of a run that has ended for good: nothing was sent, and nothing will be.
 update agent_actions
    set status = 'done', outcome = 'error', effect_possible = false,

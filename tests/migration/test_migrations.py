@@ -135,6 +135,7 @@ CONSTRAINTS = {
         "agent_requests_thread_exists",
     ],
     "agent_values": ["agent_values_pkey"],
+    "agent_intents": ["agent_intents_pkey"],
     "agent_schema_migrations": ["agent_schema_migrations_pkey"],
 }
 INDEXES = [
@@ -151,6 +152,7 @@ INDEXES = [
     "agent_approvals_pkey",
     "agent_approvals_waiting",
     "agent_domain_keys_pkey",
+    "agent_intents_pkey",
     "agent_messages_one_completion_per_turn",
     "agent_messages_one_per_request",
     "agent_messages_pkey",

@@ -497,6 +497,34 @@ create index agent_relay_in_order on agent_relay (order_key, seq) where order_ke
 
 -- -------------------------------------------------------------------------------- outbox
 
+-- Which roles intended an action themselves: those may read how it ended.
+-- key is no foreign key: it would lock the action until the application commits.
+create table agent_intents (
+    key         text        not null,
+    role        text        not null,
+    created_at  timestamptz not null default now(),
+    constraint agent_intents_pkey primary key (key, role)
+);
+
+-- The role that called, also inside of a function that runs with its owner's rights.
+create function commitline_caller()
+returns text
+language sql stable as $function$
+    select case when current_setting('role') = 'none' then session_user::text
+                else current_setting('role') end
+$function$;
+
+-- What is sent for an action without a key from the domain; default_idempotency_key in Python.
+create function commitline_default_key(action_key text)
+returns text
+language sql immutable as $function$
+    select 'cl_' || string_agg(
+               substr('abcdefghijklmnopqrstuvwxyz234567',
+                      1 + cast(substring(h.bits from 5 * n + 1 for 5) as integer), 1), '' order by n)
+      from (select cast('x' || left(encode(sha256(convert_to(action_key, 'UTF8')), 'hex'), 50)
+                        as bit(200)) as bits) h, generate_series(0, 39) n
+$function$;
+
 -- What may be said of an action that holds a business fact:
 --          stands         -- as far as is known; or it is unknown whether it happened at all
 --          undoing        -- its run is being undone, or stopped for that; the relay has it to
@@ -570,6 +598,11 @@ $function$;
 -- at the commit. One statement, so that it is the same for every driver. The request is JSON, so
 -- that a later release can add to it while this one is still deployed.
 --
+-- Applications have the right to execute it, and none on the tables. So nothing is taken from the
+-- request that the tool's definition decides: the effect, the key's life, the compensator are the
+-- relay's to write (RelayLedger.define), once it has checked the arguments and what is undone. Until
+-- then the row says what promises least.
+--
 -- verdict: created        -- action_key is new, and will be sent
 --          existing       -- action_key has the business fact already: nothing is written
 --          conflict       -- action_key has it, for another tool or other arguments: nothing is
@@ -585,8 +618,8 @@ $function$;
 -- Lock order: the order key, the domain key of what is undone, its own domain key. All three until
 -- the caller commits. Safe to repeat where the request names a domain key.
 create function commitline_intend(request json)
-returns table (action_key text, verdict text, held_tool text, held_args text)
-language plpgsql as $function$
+returns table (action_key text, verdict text)
+language plpgsql security definer as $function$
 declare
     fact      text := request->>'domain_key';
     nth       integer := 1;
@@ -599,6 +632,9 @@ declare
     run       text;
     standing  text;
 begin
+    if fact !~ '^[ -}]{1,247}$' collate "C" or fact !~ '[^ ]' then
+        raise exception 'no domain key: %', fact using errcode = 'invalid_parameter_value';
+    end if;
     if request->>'order_key' is not null then
         -- The next of its order waits here for this commit, so the queue is in commit order.
         perform pg_advisory_xact_lock(
@@ -624,17 +660,18 @@ begin
         select * into held from agent_actions where key = holder;
         standing := commitline_standing(held);
         if standing <> 'stands' then
-            return query select holder, standing, null::text, null::text;
+            return query select holder, standing;
             return;
         end if;
         if held.key is null then
-            return query select holder, 'missing', null::text, null::text;
+            return query select holder, 'missing';
             return;
         end if;
         -- An intent that no worker will send any more holds nothing.
         update agent_actions a
            set status = 'done', outcome = 'error', effect_possible = false,
-               result = (request->>'never_sent')::json, done_at = clock_timestamp(),
+               result = '{"type":"NeverSent","message":"its run ended before anything was sent, and the business fact was asked for again"}',
+               done_at = clock_timestamp(),
                settled_at = case when relayed then clock_timestamp() end
          where a.key = holder and a.status = 'pending' and a.dispatched_at is null
            and a.parked_at is null
@@ -644,41 +681,70 @@ begin
                         or (a.relayed and r.state = 'ended' and r.stopped_at is null)
                         or (a.position like 'undo-%' and r.state = 'undoing')));
         if not found then
-            return query select holder,
-                case when held.tool = request->>'tool'
-                      and held.effective_digest = request->>'effective_digest'
-                     then 'existing' else 'conflict' end,
-                held.tool, held.args::text;
+            if held.tool is distinct from request->>'tool'
+               or held.effective_digest is distinct from request->>'effective_digest' then
+                return query select holder, 'conflict';
+                return;
+            end if;
+            insert into agent_intents (key, role) values (holder, commitline_caller())
+            on conflict do nothing;
+            return query select holder, 'existing';
             return;
         end if;
         delete from agent_relay where key = holder;
     end if;
     if undone_before is not null then
-        return query select undone_before, 'undone', null::text, null::text;
+        return query select undone_before, 'undone';
         return;
     end if;
-    sent := case when fact is null then request->>'idempotency_key'
-                 when nth = 1 then fact else fact || '~' || nth end;
-    run := 'outbox/' || coalesce(case when fact is not null then sent end, request->>'id');
+    sent := case when nth = 1 then fact else fact || '~' || nth end;
+    run := 'outbox/' || coalesce(sent, gen_random_uuid()::text);
     action_key := run || ':0';
+    sent := coalesce(sent, commitline_default_key(action_key));
     insert into agent_runs (run_key, workflow_id, agent, input_digest, opened_attempt_at)
     values (run, 'outbox', 'outbox', '', clock_timestamp());
     insert into agent_actions (
         key, tool, args, run_key, position, idempotency_key, domain_key, generation, effect,
-        key_ttl, requested_digest, effective_digest, compensator, undoes, relayed)
+        requested_digest, effective_digest, undoes, relayed)
     values (
         action_key, request->>'tool', (request->>'args')::json, run, '0', sent, fact, nth,
-        request->>'effect', make_interval(secs => (request->>'key_ttl')::double precision),
-        request->>'requested_digest', request->>'effective_digest', request->>'compensator',
-        undone, true);
+        'at_most_once', request->>'requested_digest', request->>'effective_digest', undone, true);
+    insert into agent_intents (key, role) values (action_key, commitline_caller())
+    on conflict do nothing;
     update agent_domain_keys set held_by = action_key, generation = nth, undone_by = null
      where domain_key = fact;
     insert into agent_relay (key, why, tool, order_key)
     values (action_key, 'send', request->>'tool', request->>'order_key');
     perform pg_notify('commitline_relay', action_key);
-    return query select action_key, 'created', null::text, null::text;
+    return query select action_key, 'created';
 end
 $function$;
+
+-- How an action ended; no row where there is none, or where the caller may not know of it. A role
+-- may that intended it itself, or that may read the table.
+create function commitline_outcome(asked text)
+returns table (outcome text, result text, effect_possible boolean, state_changes text)
+language sql stable security definer as $function$
+    select a.outcome, a.result::text, a.effect_possible, a.state_changes::text
+      from agent_actions a
+     where a.key = asked
+       and (exists (select from agent_intents i where i.key = a.key and i.role = commitline_caller())
+            or has_table_privilege(commitline_caller(), 'agent_actions'::regclass, 'select'))
+$function$;
+
+-- Bug prevented: a caller's own table or function that is taken for ours, with our rights. Its
+-- temporary schema would otherwise be searched first.
+do $block$
+begin
+    execute format('alter function commitline_intend(json) set search_path = %I, pg_temp',
+                   current_schema());
+    execute format('alter function commitline_outcome(text) set search_path = %I, pg_temp',
+                   current_schema());
+end
+$block$;
+-- Bug prevented: a role that may connect, and so may intend.
+revoke all on function commitline_intend(json) from public;
+revoke all on function commitline_outcome(text) from public;
 
 -- ----------------------------------------------------------------------- kept commits
 
@@ -702,7 +768,7 @@ begin
     foreach one in array array[
         'agent_runs', 'agent_actions', 'agent_domain_keys', 'agent_threads', 'agent_messages',
         'agent_requests', 'agent_states', 'agent_values', 'agent_approvals', 'agent_questions',
-        'agent_relay'
+        'agent_relay', 'agent_intents'
     ] loop
         execute format(
             'create trigger %I before insert or update or delete on %I for each statement '

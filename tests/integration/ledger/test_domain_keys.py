@@ -246,7 +246,7 @@ async def test_a_business_fact_that_must_not_be_sent_again_is_parked_when_its_at
     ids=["arguments", "tool"],
 )
 @pytest.mark.parametrize("state", ["dispatched", "unknown", "ok"])
-async def test_a_domain_key_used_for_something_else_is_refused_naming_both(
+async def test_a_domain_key_used_for_something_else_is_refused_and_shows_no_strangers_arguments(
     ledger: ActionLedger, pool: Pool, other: ActionRequest, state: str
 ) -> None:
     original = action(domain_key=DOMAIN_KEY)
@@ -262,7 +262,7 @@ async def test_a_domain_key_used_for_something_else_is_refused_naming_both(
 
     assert refused.value.existing == original.key
     assert refused.value.message == (
-        f"'order-4821-charge' was used by support-4821/e1:0.0 for charge_card {CHARGE}, "
+        "'order-4821-charge' was used by support-4821/e1:0.0 for another tool or other arguments, "
         f"and is now asked for {other.tool} {other.args}"
     )
     assert await row(pool, original.key) == before

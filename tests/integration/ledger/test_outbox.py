@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 import pytest_asyncio
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow, dict_row
+from psycopg.sql import SQL as sql_text
+from psycopg.sql import Identifier
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from commitline import Effect, State, Tool, tool
-from commitline.canonical import parse
+from commitline.canonical import dumps, parse
 from commitline.errors import (
     ActionNotFound,
     IdempotencyKeyConflict,
@@ -46,6 +50,7 @@ from commitline.ledger import (
     Outcome,
     Turn,
     intend,
+    ledger_pool,
 )
 from commitline.ledger.pool import Pool
 from commitline.tests.builders import (
@@ -252,8 +257,9 @@ async def test_what_is_intended_is_fixed_now_and_sent_by_nobody_yet(
     assert (action.state, action.relayed, action.tool) == ("intent", True, "charge")
     assert action.args == '{"order_id":"4821","cents":100}'
     assert (action.idempotency_key, action.generation) == ("order-4821-charge", 1)
-    assert (action.effect, action.key_ttl) == (Effect.IDEMPOTENT, timedelta(hours=36))
-    assert (action.position, action.compensator) == ("0", "refund")
+    # What the tool's definition decides is the relay's to write; until then the least is promised.
+    assert (action.effect, action.key_ttl) == (Effect.AT_MOST_ONCE, None)
+    assert (action.position, action.compensator) == ("0", None)
     assert run is not None
     assert (run.run_key, run.agent, run.state) == ("outbox/order-4821-charge", "outbox", "running")
     async with pool.connection() as connection:
@@ -343,7 +349,8 @@ async def test_what_an_agent_does_or_did_is_not_intended_again(
         await committed(url, charge, {"order_id": "1", "cents": 7})
 
     assert under_way == done == refused.value.existing == claim.key
-    assert 'asked for charge {"order_id":"1","cents":7}' in refused.value.message
+    assert "another tool or other arguments" in refused.value.message
+    assert "cents" not in refused.value.message
     assert await queue(pool) == []
 
 
@@ -768,6 +775,118 @@ async def test_a_database_without_an_outbox_says_so(url: str) -> None:
         await conn.execute("drop function commitline_intend")
         with pytest.raises(SchemaMismatch):
             await intend(conn, charge, {"order_id": "1"})
+
+
+# --- what a role may -----------------------------------------------------------------------
+# An application's: it may execute the two functions, and nothing else.
+
+
+@pytest.fixture
+def role(url: str) -> Iterator[Callable[[], str]]:
+    """Make roles with the rights that the docs ask for; each call returns the URL of another."""
+    made: list[str] = []
+
+    def make() -> str:
+        name = f"shop_{uuid.uuid4().hex}"
+        made.append(name)
+        grants = (
+            "create role {} login",
+            "grant usage on schema public to {}",
+            "grant execute on function commitline_intend(json), commitline_outcome(text) to {}",
+        )
+        with psycopg.connect(url, autocommit=True) as owner:
+            for grant in grants:
+                owner.execute(sql_text(grant).format(Identifier(name)))
+        return (
+            urlsplit(url)
+            ._replace(netloc=f"{name}@{url.rpartition('@')[2].partition('/')[0]}")
+            .geturl()
+        )
+
+    yield make
+    with psycopg.connect(url, autocommit=True) as owner:
+        for name in made:
+            owner.execute(sql_text("drop owned by {}").format(Identifier(name)))
+            owner.execute(sql_text("drop role {}").format(Identifier(name)))
+
+
+async def test_an_application_may_intend_and_read_how_its_own_ended_and_nothing_else(
+    url: str, ledger: ActionLedger, role: Callable[[], str]
+) -> None:
+    shop, other = role(), role()
+    key = await committed(shop, charge, {"order_id": "1"})
+    with pytest.raises(IdempotencyKeyConflict) as refused:
+        await committed(other, charge, {"order_id": "1", "cents": 7})
+    await carried_out(ledger, key, Outcome.ok('"receipt"'))
+
+    for forbidden in (
+        "select args from agent_actions",
+        "update agent_runs set state = 'running'",
+        "insert into agent_intents values ('outbox/order-1-charge:0', current_user)",
+        "delete from agent_relay",
+    ):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), psycopg.connect(other) as conn:
+            conn.execute(forbidden)
+    async with ledger_pool(shop) as its, ledger_pool(other) as others:
+        assert await ActionLedger(its).outcome(key) == Outcome.ok('"receipt"')
+        with pytest.raises(ActionNotFound):
+            await ActionLedger(others).outcome(key)
+        assert await committed(other, charge, {"order_id": "1"}) == key
+        assert await ActionLedger(others).outcome(key) == Outcome.ok('"receipt"')
+    assert "cents" not in refused.value.message
+
+
+async def test_a_role_that_was_granted_nothing_may_not_intend(
+    url: str, role: Callable[[], str]
+) -> None:
+    nobody = role()
+    name = urlsplit(nobody).username or ""
+    with psycopg.connect(url, autocommit=True) as owner:
+        revoke = "revoke execute on function commitline_intend(json) from {}"
+        owner.execute(sql_text(revoke).format(Identifier(name)))
+
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        await committed(nobody, charge, {"order_id": "1"})
+
+
+async def test_tables_of_the_caller_are_never_taken_for_the_ledgers(
+    ledger: ActionLedger, role: Callable[[], str]
+) -> None:
+    async with transaction(role()) as conn:
+        for table in ("agent_actions", "agent_runs", "agent_domain_keys", "agent_intents"):
+            await conn.execute(
+                sql_text("create temp table {} (key text)").format(Identifier(table))
+            )
+        await conn.execute("set local search_path = pg_temp, public")
+        key = await intend(conn, charge, {"order_id": "1"})
+
+    assert (await the(ledger, key)).state == "intent"
+
+
+async def test_a_role_that_another_one_has_set_intends_under_its_own_name(
+    url: str, role: Callable[[], str]
+) -> None:
+    name = urlsplit(role()).username or ""
+    async with transaction(url) as conn:
+        await conn.execute(sql_text("set local role {}").format(Identifier(name)))
+        key = await intend(conn, mail, {"to": "a"})
+    with psycopg.connect(url) as owner:
+        said = owner.execute("select role from agent_intents where key = %s", (key,)).fetchall()
+
+    assert said == [(name,)]
+
+
+@pytest.mark.parametrize("key", ["a~2", "ä", "a\nb", " ", "", "k" * 248])
+async def test_a_request_that_python_would_not_have_made_is_refused_by_the_database(
+    key: str, url: str, pool: Pool
+) -> None:
+    forged = {"tool": "mail", "args": "{}", "domain_key": key}
+
+    with pytest.raises(psycopg.errors.InvalidParameterValue, match="no domain key"):
+        async with transaction(url) as conn:
+            await conn.execute("select commitline_intend(%s::json)", (dumps(forged),))
+
+    assert await queue(pool) == []
 
 
 # --- what became of it --------------------------------------------------------------------

@@ -1,0 +1,106 @@
+"""Checks an intent of the outbox by the definition of its tool, before anything is sent for it.
+
+A role that may intend, and do nothing else, writes the request as it likes. Of what the tool's
+definition decides nothing is taken from there: the effect, the key's life and the compensator are
+written anew. What the definition does not allow is refused, and its row ends as an error without
+effect: an approval that nobody gave, arguments that do not fit, an undo of something else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import structlog
+
+from ...canonical import parse
+from ...errors import CommitlineError, IntentRefused, InvalidArguments
+from ...idempotency_key import undo_key
+from ...identity import is_of_outbox
+from ...ledger import Action, ActionLedger
+from ...ledger.outbox_rules import MAX_ARGUMENTS, check_tool
+from ...ledger.result_codec import error_text
+from ..app.app import App
+from ..app.tool import Tool
+
+log = structlog.get_logger("commitline")
+
+_NOTHING: Final = "nothing was sent"
+
+
+class IntentCheck:
+    """Checks intents.
+
+    Args:
+        app: The tools that this worker serves.
+        ledger: Where the intents are.
+    """
+
+    def __init__(self, app: App, ledger: ActionLedger) -> None:
+        self._tools = {made.name: made for made in app.tools}
+        self._ledger = ledger
+
+    async def refusal_of(self, found: Action) -> str | None:
+        """Return why an action may not be sent; None if it may, or if no check is due.
+
+        Safe to repeat. An action for which something was sent has been checked before that.
+        """
+        made = self._tools.get(found.tool)
+        if made is None or found.dispatched_at is not None or not is_of_outbox(found.run_key):
+            return None
+        try:
+            _check_call(made, found)
+            await self._check_undone(made, found)
+        except CommitlineError as err:
+            why = f"{err.message}: {_NOTHING}"
+            await self._ledger.relay.call_off(found.key, why, kind=type(err).__name__)
+            log.warning("relay.intent_refused", action_key=found.key, code=err.code)
+            return why
+        await self._ledger.relay.define(
+            found.key,
+            effect=made.effect,
+            key_ttl=made.key_ttl,
+            compensator=None if made.compensate is None else made.compensate.name,
+        )
+        return None
+
+    async def _check_undone(self, made: Tool, found: Action) -> None:
+        """Refuse a call that undoes something else than its arguments say, or perhaps does."""
+        fact = made.undoes_key(found.args)
+        undone = None if found.undoes is None else await self._ledger.get(found.undoes)
+        if fact is None:
+            if found.undoes is not None:
+                raise IntentRefused(f"{made.name} undoes nothing, and {found.undoes} was named")
+            return
+        if undone is None:
+            holder = await self._ledger.relay.holder_of(fact)
+            if holder is not None:
+                raise IntentRefused(f"{holder} is what {made.name} undoes, and was not named")
+            return
+        own = (found.domain_key or "").partition("~")[0]
+        expected = undo_key(own, undone.generation) if own else ""
+        if undone.domain_key != fact or (found.domain_key or "") != expected:
+            raise IntentRefused(f"{made.name} does not undo {undone.key} with these arguments")
+
+
+def _check_call(made: Tool, found: Action) -> None:
+    """Check the call by itself.
+
+    Raises:
+        IntentRefused: The tool's calls may not be intended, or not so.
+        InvalidArguments: They do not fit the tool.
+        CommitlineError: As the tool's key has it.
+    """
+    check_tool(made)
+    if len(found.args) > MAX_ARGUMENTS:
+        raise InvalidArguments(f"{made.name}: over {MAX_ARGUMENTS} characters of arguments")
+    try:
+        made.effective(parse(found.args))
+        named, same = made.domain_key(found.args), made.sameness(found.args)
+    except CommitlineError:
+        raise
+    except Exception as err:  # a validator of the application may raise anything
+        raise InvalidArguments(f"{made.name}: {error_text(err)[:500]}") from err
+    if named is not None and found.domain_key is None:
+        raise IntentRefused(f"{made.name} has a key from the domain, and none was given")
+    if same != found.effective_digest:
+        raise IntentRefused(f"the intent's digest is not that of its arguments for {made.name}")
