@@ -81,6 +81,10 @@ def _status() -> int:
 
         if isinstance(err, RPCError):
             return _fail(f"Temporal answered: {err.message}", "Run `commitline doctor`.")
+        import psycopg
+
+        if isinstance(err, psycopg.Error):
+            return _fail(f"Postgres answered: {err}", "Run `commitline doctor`.")
         traceback.print_exc()
         return 1
     return 0

@@ -58,7 +58,8 @@ class AgentClient:
         Raises:
             ConfigurationError: A setting is unusable, or no Temporal server answers.
         """
-        return cls(await connect_temporal(), settings or Settings.load(), authorize=authorize)
+        settings = settings or Settings.load()
+        return cls(await connect_temporal(), settings, authorize=authorize)
 
     async def __aenter__(self) -> Self:
         return self

@@ -22,6 +22,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 
 from .canonical import scrub
+from .database_url import check_database_url
 from .errors import ConfigurationError
 
 DATA_DIR: Final = ".commitline"
@@ -71,7 +72,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    database_url: str = ""
+    database_url: str = Field(default="", repr=False)
     """The ledger's Postgres, as a URL or a libpq connection string."""
     task_queue: str = Field(default="commitline", min_length=1)
     """Temporal's queue, through which runs and the workers that serve them find each other."""
@@ -93,7 +94,7 @@ class Settings(BaseModel):
     relay_tries: int = Field(default=30, ge=1)
     """How many times an action that the relay sends may fail before a person has to settle it;
     over some hours."""
-    notify_url: str = ""
+    notify_url: str = Field(default="", repr=False)
     """Where to LISTEN for notifications, where ``database_url`` is a pooler in transaction mode.
     By default the ledger's own."""
     max_concurrent_activities: int = Field(default=100, ge=1)
@@ -125,11 +126,14 @@ class Settings(BaseModel):
         if "database_url" not in given and (dev := DevAddresses.find()):
             given["database_url"] = dev.database_url
         try:
-            return cls.model_validate(given)
+            settings = cls.model_validate(given)
         except ValidationError as err:
             first = err.errors(include_input=False, include_url=False)[0]
             name = PREFIX + str(first["loc"][0]).upper()
             raise ConfigurationError(f"{name}: {first['msg']}") from err
+        for name in ("database_url", "notify_url"):
+            check_database_url(getattr(settings, name), name=PREFIX + name.upper())
+        return settings
 
     def require_database(self) -> str:
         """Return the database URL.
@@ -171,7 +175,9 @@ async def connect_temporal(*, metrics_address: str = "") -> Client:
     try:
         config = ClientConfig.load_client_connect_config()
     except RuntimeError as err:
-        raise ConfigurationError(f"Temporal's configuration cannot be read: {err}") from err
+        # One line of it: the lines below show the file, in which an API key may stand.
+        reason = str(err).partition("\n")[0][:200]
+        raise ConfigurationError(f"Temporal's configuration cannot be read: {reason}") from None
     if "target_host" not in config and (dev := DevAddresses.find()):
         config["target_host"] = dev.temporal_address
     address = config["target_host"] = config.get("target_host", "localhost:7233").strip()

@@ -66,7 +66,10 @@ def configure_logging(*, level: int = logging.INFO) -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.dict_tracebacks,
+            # Without the local variables: arguments of tools, addresses with passwords.
+            structlog.processors.ExceptionRenderer(
+                structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+            ),
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),

@@ -80,6 +80,7 @@ async def migrate(
     Raises:
         SchemaMismatch: It was made by other migrations than this code's; nothing was changed.
         MigrationHeldBack: Others held the tables all the time; nothing was changed.
+        ConfigurationError: Its address cannot be read.
         LedgerUnavailable: The database cannot be reached.
     """
     known = migrations() if known is None else known

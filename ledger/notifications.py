@@ -21,6 +21,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import AsyncConnection
 
+from ..database_url import check_database_url
 from .deadline import within
 from .sql import QUERIES
 
@@ -85,6 +86,7 @@ class _Listener:
     def __init__(self, database_url: str, on_hearing: OnHearing) -> None:
         self.notified = asyncio.Event()
         self.hears = False
+        check_database_url(database_url, name="COMMITLINE_NOTIFY_URL")
         self._url = database_url
         self._on_hearing = on_hearing
         self._said: str | None = None

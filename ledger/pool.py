@@ -16,12 +16,12 @@ from typing import Final, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, TupleRow, dict_row
 from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool
 
-from ..errors import ConfigurationError, LedgerUnavailable
+from ..database_url import check_database_url
+from ..errors import LedgerUnavailable
 
 _CONNECT_TIMEOUT: Final = {"connect_timeout": 5}
 """Seconds. The driver's own two minutes keep the pool from trying another server meanwhile."""
@@ -36,8 +36,11 @@ def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
     Args:
         database_url: A URL or libpq connection string.
         size: Connections at most. One is held per statement, so a few serve many runs.
+
+    Raises:
+        ConfigurationError: The address cannot be read.
     """
-    timeouts = {} if "connect_timeout" in conninfo_to_dict(database_url) else _CONNECT_TIMEOUT
+    timeouts = {} if "connect_timeout" in check_database_url(database_url) else _CONNECT_TIMEOUT
     return AsyncConnectionPool(
         database_url,
         connection_class=AsyncConnection[DictRow],
@@ -73,12 +76,11 @@ async def connect_once(database_url: str) -> AsyncConnection[TupleRow]:
         LedgerUnavailable: The database cannot be reached.
         ConfigurationError: The URL cannot be used.
     """
+    check_database_url(database_url)
     try:
         connection = await AsyncConnection.connect(database_url, connect_timeout=10)
     except psycopg.OperationalError as err:
         raise LedgerUnavailable(f"no database: {err}") from err
-    except psycopg.ProgrammingError as err:
-        raise ConfigurationError(f"COMMITLINE_DATABASE_URL cannot be used: {err}") from err
     # Whatever the database's default is: who has waited for the lock of the migrations must see
     # what was applied meanwhile.
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)

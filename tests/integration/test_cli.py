@@ -143,6 +143,24 @@ def test_an_error_is_a_readable_message_with_code_and_remedy(folder: Path) -> No
     assert "Traceback" not in failed.stderr
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql+asyncpg://app:s3cr3t@127.0.0.1:1/db", "postgresql://app:s3%cr3t@db/db"]
+)
+@pytest.mark.parametrize(
+    "command",
+    [("doctor",), ("migrate",), ("worker", SHOP), ("runs",), ("actions", "list"), ("relay",)],
+)
+def test_no_command_repeats_the_address_of_the_database(
+    url: str, command: tuple[str, ...], folder: Path
+) -> None:
+    done = commitline(*command, cwd=folder, COMMITLINE_DATABASE_URL=url)
+
+    assert done.returncode == 1
+    assert "COMMITLINE_DATABASE_URL" in done.stdout + done.stderr
+    assert "cr3t" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_doctor_without_servers_says_how_to_get_them_and_fails(folder: Path) -> None:
     looked = commitline("doctor", "--json", cwd=folder, TEMPORAL_ADDRESS="127.0.0.1:1")
 
