@@ -2,7 +2,7 @@
 
 What is not set falls back to the servers of ``commitline dev``, if they run: that command
 leaves their addresses in ``.commitline/dev.json``, and every other command looks for that
-file in the working directory and the folders above it.
+file in the working directory and the folders above it, and takes no other user's.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from .canonical import scrub
 from .database_url import check_database_url
 from .errors import ConfigurationError
+from .private_files import read_trusted, write_private
 
 DATA_DIR: Final = ".commitline"
 ADDRESSES_FILE: Final = "dev.json"
@@ -49,18 +50,21 @@ class DevAddresses:
         """Write the addresses where the other commands look, as a whole or not at all."""
         target = data_dir / ADDRESSES_FILE
         draft = target.with_suffix(".tmp")
-        draft.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        write_private(draft, json.dumps(asdict(self)))
         draft.replace(target)
 
     @classmethod
     def find(cls, start: Path | None = None) -> DevAddresses | None:
-        """Return the addresses of a *running* ``commitline dev`` at or above ``start``."""
+        """Return the addresses of a *running* ``commitline dev`` at or above ``start``.
+
+        Only where this user, or root, has written them: a password is sent to where they lead.
+        """
         start = (start or Path.cwd()).resolve()
         for folder in (start, *start.parents):
-            path = folder / DATA_DIR / ADDRESSES_FILE
-            if path.is_file():
+            written = read_trusted(folder / DATA_DIR / ADDRESSES_FILE)
+            if written is not None:
                 try:
-                    found = cls(**json.loads(path.read_text(encoding="utf-8")))
+                    found = cls(**json.loads(written))
                 except (ValueError, TypeError):
                     return None  # left by another version, or cut off
                 return found if _is_alive(found.pid) else None

@@ -15,6 +15,7 @@ from typing import Final
 from ..config import ADDRESSES_FILE, DATA_DIR, DevAddresses
 from ..errors import ConfigurationError
 from ..ledger import migrate
+from ..private_files import private_folder
 from . import DevStack
 
 TEMPORAL_PORT: Final = 7233
@@ -41,6 +42,7 @@ def run_dev_servers(
     """
     with _stop_signal() as stop:
         doing("Starting Postgres and Temporal")
+        private_folder(folder / DATA_DIR)
         stack = _start(folder)
         try:
             doing("Migrating the database")

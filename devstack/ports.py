@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigurationError
+from ..private_files import write_private
 
 LOOPBACK: Final = "127.0.0.1"
 _QUIET: Final = range(15_000, 32_768)
@@ -39,7 +40,7 @@ class PortBook:
                 if not _bind_first(probe, _candidates(port, last.get(name, 0))):
                     raise ConfigurationError(f"port {port} for {name} is in use")
                 chosen[name] = probe.getsockname()[1]
-        self._path.write_text(json.dumps(chosen), encoding="utf-8")
+        write_private(self._path, json.dumps(chosen))
         return chosen
 
     def _read(self) -> dict[str, int]:

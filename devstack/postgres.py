@@ -112,6 +112,6 @@ def _reachable(place: Path) -> Path:
 
 
 def _below_closed_folder(place: Path) -> bool:
-    # The data folder itself is ours, and may be opened.
-    above = place.parent.resolve().parents
-    return any(folder.stat().st_mode & OPEN_TO_ALL != OPEN_TO_ALL for folder in above)
+    folder = place.parent.resolve()
+    above = [folder, *folder.parents]
+    return any(one.stat().st_mode & OPEN_TO_ALL != OPEN_TO_ALL for one in above)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
 
 from ..errors import ConfigurationError
+from ..private_files import private_opener
 from .ports import LOOPBACK, PortBook
 from .postgres import Postgres
 from .temporal_server import TemporalServer
@@ -139,7 +141,7 @@ class DevStack:
 
 def _lock(data_dir: Path) -> IO[str]:
     """Own the directory until the file is closed; for a killed process the kernel closes it."""
-    file = (data_dir / "lock").open("w")
+    file = os.fdopen(private_opener(str(data_dir / "lock"), os.O_RDWR | os.O_CREAT), "w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as err:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigurationError
+from ..private_files import private_opener, write_private
 from .ports import LOOPBACK
 
 START_SECONDS: Final = 30.0
@@ -63,7 +64,7 @@ class TemporalServer:
         binary = _find_binary()
         self._end_leftover()
         command = [binary, "server", "start-dev", *self._flags(port, metrics_port, ui_port)]
-        with self._log.open("wb") as log:
+        with open(self._log, "wb", opener=private_opener) as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -71,10 +72,11 @@ class TemporalServer:
                 stderr=subprocess.STDOUT,
                 env=self._environment(),
                 cwd=self._data_dir,
+                umask=0o077,  # the histories of all runs
                 start_new_session=True,  # Ctrl-C must not reach the server: `stop` ends it in order
                 preexec_fn=_die_with_parent(),  # noqa: PLW1509 - two system calls, no locks
             )
-        self._pid_file.write_text(str(self._process.pid), encoding="utf-8")
+        write_private(self._pid_file, str(self._process.pid))
         try:
             self._wait_until_ready(binary, f"{LOOPBACK}:{port}")
         except BaseException:
