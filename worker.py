@@ -58,6 +58,7 @@ from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, commits_at_risk, ledger_pool, migrate
 from .logs import Log, configure_logging
 from .process import UnawaitedThreads, leave, on_stop_signal
+from .redaction import redacting
 from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, SettleAction, UndoRun
 
 log = Log()
@@ -281,6 +282,7 @@ def _run_activities(app: App, ledger: ActionLedger, settings: Settings) -> list[
 async def _running(app: App, settings: Settings) -> AsyncIterator[ToolRunner]:
     """Call the app's ``on_start``, and after the body its ``on_stop``; run its tools meanwhile."""
     async with AsyncExitStack() as stack:
+        stack.enter_context(redacting(app.redact))
         stack.push_async_callback(app.aclose)
         runner = stack.enter_context(ToolRunner())
         if app.on_stop is not None:

@@ -18,6 +18,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from ..canonical import dumps
 from ..errors import UnrepresentableValue
+from ..redaction import redact
 from .action_records import Outcome
 
 MAX_ERROR_TEXT: Final = 4_000
@@ -53,9 +54,10 @@ def encode_error(error: BaseException, *, effect_possible: bool) -> Outcome:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an exception's text, capped; never raises, whatever its ``__str__`` does."""
+    """Return an exception's text, capped and redacted; never raises, whatever ``__str__`` does."""
     try:
-        text = str(getattr(error, "message", None) or error)[:MAX_ERROR_TEXT]
+        text = str(getattr(error, "message", None) or error)[: 2 * MAX_ERROR_TEXT]
+        text = redact(text)[:MAX_ERROR_TEXT]  # a key that is cut has no shape any more
     except Exception:
         text = ""
     return text or f"{type(error).__name__} without a message"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ...errors import ConfigurationError, DefinitionError
+from ...redaction import Redact
 from ..model.model import Model
 from ..model.pydantic_ai_model import resolve_model
 from .agent import Agent
@@ -31,6 +32,9 @@ class App:
     clients and pools here. If it raises, the worker does not start. None: nothing is called."""
     on_stop: Hook | None = None
     """Called on the same event loop when the worker stops. None: nothing is called."""
+    redact: Redact | None = None
+    """Takes what nobody may read out of the text of an exception, before it is kept, logged or
+    shown; in addition to the well-known shapes, which are always taken out. See `redaction`."""
     tools: Sequence[Tool] = ()
     """The tools of plans. Read back, it is every tool that is served, once: the agents', these,
     and the tools that undo them."""

@@ -30,6 +30,7 @@ from ...errors import (
     LedgerUnavailable,
     RunNotRunning,
 )
+from ...redaction import redact
 
 NOT_STARTED: Final = "NotStarted"
 """The type of the failure of a call that was not dispatched: the run waits, and starts it
@@ -58,7 +59,8 @@ class ErrorFields:
     def of(cls, error: CommitlineError, *, limit: int) -> ErrorFields:
         """Return the fields of an error; ``limit`` caps the message."""
         stopping = isinstance(error, RunNotRunning) and error.stopping
-        return cls(scrub(error.message, limit=limit), error.code, error.remedy, stopping)
+        told = scrub(redact(error.message), limit=limit)
+        return cls(told, error.code, error.remedy, stopping)
 
     @classmethod
     def read(cls, failure: BaseException | None) -> ErrorFields | None:

@@ -21,7 +21,7 @@ from temporalio.worker import (
     Interceptor,
 )
 
-from ...errors import CommitlineError, PlanDivergence
+from ...errors import CommitlineError, ModelError, PlanDivergence
 from ...ledger import ActionLedger
 from ...logs import Log
 from ..contract.action_header import ActionHeader
@@ -80,12 +80,14 @@ class _Guard(ActivityInboundInterceptor):
                 return await super().execute_activity(input)
             return await self._attempt(guarded, input)
         except CommitlineError as err:
-            raise (failure_to_report(err) if ours else as_failure(err)) from err
+            failure = failure_to_report(err) if ours else as_failure(err)
+            # A failure's causes go into history as they are: a provider's words among them.
+            raise failure from (None if isinstance(err, ModelError) else err)
         except Exception as err:
-            failure = failure_to_report(err) if ours else err
-            if failure is err:
+            reported = failure_to_report(err) if ours else err
+            if reported is err:
                 raise
-            raise failure from err
+            raise reported from err
 
     async def _attempt(self, guarded: Guarded, input: ExecuteActivityInput) -> Any:
         async def invoke(args: Sequence[Any]) -> Any:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from ...canonical import scrub
 from ...errors import ModelError, ModelRejected, ModelUnavailable
+from ...redaction import redact
 from ..contract.retry_rules import ERROR_STATUSES, RETRYABLE_STATUSES, requested_delay
 
 
@@ -15,14 +16,15 @@ def model_error(err: Exception, name: str) -> ModelError:
         errors = [model_error(item, name) for item in err.exceptions if isinstance(item, Exception)]
         return next((item for item in errors if item.retryable), errors[0])
 
-    message = f"{name}: {type(err).__name__}: {scrub(str(err))}"
+    told = scrub(redact(str(err)))
+    message = f"{name}: {type(err).__name__}: {told}"
     status = _status(err)
     if status is None:
         unavailable = _is_passing(err)
     else:
         unavailable = status in RETRYABLE_STATUSES
         if status not in ERROR_STATUSES:
-            message = f"{name}: {status} is no status code of an HTTP error: {scrub(str(err))}"
+            message = f"{name}: {status} is no status code of an HTTP error: {told}"
     if unavailable:
         return ModelUnavailable(message, retry_after=_retry_after(err))
     return ModelRejected(message)

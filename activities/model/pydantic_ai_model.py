@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from ...canonical import scrub
 from ...errors import ConfigurationError, ModelError
+from ...redaction import redact
 from ..contract.conversation import Completion
 from .model import Model, ModelRequest
 from .pydantic_ai_answer import completion_of
@@ -86,9 +87,9 @@ class PydanticAIModel:
         except ModelError:
             raise
         except ImportError as err:
-            raise ConfigurationError(f"{self.name}: {scrub(str(err))}") from err
+            raise ConfigurationError(f"{self.name}: {scrub(redact(str(err)))}") from err
         except Exception as err:
-            raise model_error(err, self.name) from err
+            raise model_error(err, self.name) from None  # a failure keeps its causes' text
         return completion_of(response, model)
 
     async def aclose(self) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from ...canonical import scrub
 from ...ledger.action_records import Outcome
+from ...redaction import redact
 from ..app.state_copy import GivenState
 from ..app.tool import Tool
 from ..app.tool_context import ToolContext, UndoneAction
@@ -123,6 +124,6 @@ def read_answer(answer: bytes) -> Outcome | ToolFailure | None:
     return ToolFailure(
         kind=FailureKind(failure["kind"]),
         type=failure["type"],
-        message=failure["message"],
+        message=redact(failure["message"]),  # by this process's hook, too
         retry_after=None if after is None else timedelta(seconds=after),
     )

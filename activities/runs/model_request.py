@@ -76,7 +76,7 @@ class RunModel:
                 limit=spec.model_tries,
                 node_seconds=limits.node_seconds,
                 spent=time.monotonic() - began,
-            ) from error
+            ) from None  # causes go into history as they are
         if isinstance(error, ConfigurationError | ModelRejected) or not isinstance(
             error, Exception
         ):
@@ -84,7 +84,7 @@ class RunModel:
         # A fault in the model's code: each retry would pay for one more request.
         raise ModelRejected(
             f"{spec.model} raised {type(error).__name__}: {error_text(error)[:500]}"
-        ) from error
+        ) from None
 
     async def _request(self, messages: list[Message]) -> Completion:
         spec = self.spec

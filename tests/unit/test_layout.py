@@ -28,7 +28,7 @@ NOT_SHIPPED = {"tests", "bench", "docs", "build", "dist", "deploy", "commitline.
 FLOORS = (
     # From the ground up: a room imports from the rooms before it, and from itself.
     ("errors",),
-    ("crash", "process", "logs", "canonical", "database_url", "private_files"),
+    ("crash", "process", "logs", "canonical", "database_url", "private_files", "redaction"),
     ("identity",),
     ("idempotency_key",),
     ("config",),
