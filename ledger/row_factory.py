@@ -54,7 +54,9 @@ def _new_maker(record: Any, columns: tuple[str, ...]) -> RowMaker[Any]:
         for at, name in enumerate(names)
         if isinstance(hints[name], type) and issubclass(hints[name], Enum)
     ]
-    pick = itemgetter(*(columns.index(name) for name in names))
+    # Of two columns with one name the last counts: `select a.*, … as result` replaces one.
+    places = {name: at for at, name in enumerate(columns)}
+    pick = itemgetter(*(places[name] for name in names))
 
     def make(values: Sequence[Any]) -> Any:
         picked = pick(values)

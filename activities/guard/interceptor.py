@@ -21,7 +21,7 @@ from temporalio.worker import (
     Interceptor,
 )
 
-from ...errors import CommitlineError, ModelError, PlanDivergence
+from ...errors import CommitlineError, LedgerError, ModelError, PlanDivergence
 from ...ledger import ActionLedger
 from ...logs import Log
 from ..contract.action_header import ActionHeader
@@ -80,6 +80,8 @@ class _Guard(ActivityInboundInterceptor):
                 return await super().execute_activity(input)
             return await self._attempt(guarded, input)
         except CommitlineError as err:
+            if not ours and not isinstance(err, LedgerError):
+                raise  # of the activity itself
             failure = failure_to_report(err) if ours else as_failure(err)
             # A failure's causes go into history as they are: a provider's words among them.
             raise failure from (None if isinstance(err, ModelError) else err)

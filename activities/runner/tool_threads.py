@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-tool_threads: ContextVar[list[Future[Any]]] = ContextVar("commitlinetool_threads")
+tool_threads: ContextVar[list[Future[Any]]] = ContextVar("commitline_tool_threads")
 """The threads that the running tool has started so far."""
 
 

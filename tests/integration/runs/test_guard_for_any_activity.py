@@ -26,7 +26,7 @@ from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker
 from commitline.activities.app.tool_context import current_call
 from commitline.activities.guard.guarded_activity import GuardedActivity
 from commitline.activities.guard.interceptor import GuardInterceptor
-from commitline.errors import DefinitionError, ToolRefused
+from commitline.errors import ConfigurationError, DefinitionError, ToolRefused
 from commitline.identity import RunKey
 from commitline.ledger import Action, ActionLedger, Effect, ledger_pool
 from commitline.tests.builders import action_request, attempt, open_run
@@ -111,6 +111,8 @@ async def look(order_id: str) -> str:
     CALLS["look"] += 1
     if order_id == "lost":
         raise ApplicationError("lost for good", "4821", type="Lost", non_retryable=True)
+    if CALLS["look"] < 3 and order_id == "away":
+        raise ConfigurationError("Temporal does not answer a client of ours")
     if CALLS["look"] < 3:
         raise LookupError(f"{order_id} is not there yet")
     return "there"
@@ -434,6 +436,14 @@ async def test_a_read_stays_out_of_the_ledger_and_is_retried_by_temporal(plain: 
         actions = await ledger.list()
 
     assert (found, CALLS["look"], actions) == ("there", 3, [])
+
+
+async def test_a_read_that_raises_an_error_of_ours_is_retried_by_temporal(bench: Bench) -> None:
+    """It may use a client of ours; how often it is tried is for its own workflow to say."""
+    async with serving(bench):
+        found = await one_call(bench, "look", "away")
+
+    assert (found, CALLS["look"]) == ("there", 3)
 
 
 async def test_what_a_read_raises_reaches_the_workflow_as_it_is(plain: Bench) -> None:
