@@ -27,7 +27,7 @@ def validator_of(schema: Any) -> SchemaValidator | None:
 
 def _checked(schema: Any) -> Any:
     if isinstance(schema, Mapping):
-        found = {
+        found: Any = {
             name: part if name in _NO_SCHEMAS else _checked(part) for name, part in schema.items()
         }
         if found.get("type") != "dict":

@@ -50,6 +50,7 @@ def crash(postgres: Postgres) -> None:
     """End Postgres as a crash does."""
     with psycopg.connect(postgres.url("postgres")) as connection:
         server = psutil.Process(connection.info.backend_pid).parent()
+    assert server is not None
     processes = [server, *server.children(recursive=True)]
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
