@@ -35,8 +35,14 @@ def _queries() -> dict[str, LiteralString]:
         if path.name.endswith(".sql"):
             for name, query in _split(path.read_text(encoding="utf-8")):
                 assert name not in found, f"two queries are called {name}"
+                # A line of a comment that reads like a name would end the query before it.
+                assert any(_is_sql(line) for line in query.splitlines()), f"{name} is a comment"
                 found[name] = query
     return found
+
+
+def _is_sql(line: str) -> bool:
+    return bool(line.strip()) and not line.startswith("--")
 
 
 def _split(text: str) -> Sequence[tuple[str, LiteralString]]:

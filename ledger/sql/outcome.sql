@@ -2,9 +2,9 @@
 -- A line `-- name: purpose` starts each query; parameters are always bound.
 
 -- record: the outcome, by the attempt that holds the claim; the first one stands. Not of an action
--- that undoes another, was undone meanwhile, was reopened, or is sent by the relay and can be
--- undone: `record_late` writes more with those. An action of the relay's is settled by this: its model read that it is
--- pending.
+-- that undoes another, that was undone meanwhile, that was reopened, or that is sent by the relay
+-- and can be undone, since `record_late` writes more with those. An action of the relay's is settled
+-- by this, because its model read that it is pending.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, state_changes = %(state_changes)s::json,
