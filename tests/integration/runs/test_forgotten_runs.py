@@ -1,4 +1,7 @@
-"""Runs that Temporal has forgotten, as after retention: nothing begins them anew."""
+"""Runs that Temporal has forgotten, as after retention: nothing begins them anew.
+
+Temporal takes half a minute to delete a history, so what can share that wait does.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,14 @@ from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from commitline import Agent, App, Effect, Plan, step, tool
+from commitline import Agent, App, Effect, Plan, PlanHandle, RunHandle, step, tool
 from commitline.activities.model.scripted_model import ScriptedModel, call, say
 from commitline.client import AgentClient
 from commitline.errors import RunInputConflict, RunNotFound
 from commitline.identity import thread_workflow
 
 from .bench import Bench, eventually, fresh_id, one_agent
-from .playing import Signals, seen
+from .playing import Signals, seen, within
 
 CALLED: dict[str, int] = {}
 
@@ -49,29 +52,55 @@ async def forgotten(bench: Bench, id: str) -> None:
     await eventually(gone)
 
 
-async def test_a_run_that_temporal_has_forgotten_is_joined_and_not_begun_anew(
+async def forgotten_all(bench: Bench, *ids: str) -> None:
+    await asyncio.gather(*(forgotten(bench, one) for one in ids))
+
+
+async def gone(run: RunHandle | PlanHandle) -> bool:
+    """Whether Temporal has no such run, so that nothing of it is begun anew."""
+    try:
+        await within(run.result())
+    except RunNotFound as err:
+        return "the ledger has what it did" in err.message
+    return False
+
+
+async def test_runs_plans_and_conversations_that_temporal_has_forgotten_are_joined(
     bench: Bench,
 ) -> None:
-    run_id = fresh_id()
+    run_id, plan_id, thread = fresh_id(), fresh_id("plan"), fresh_id("thread")
+    model = ScriptedModel("scripted", [MAIL, say("Done.")])
+    agent = Agent("agent", model, "Do it.", tools=[mail])
+    plan, other = (Plan("tell", [step(mail, {"to": to})]) for to in ("ada", "bob"))
 
-    async with bench.serving(one_agent([mail], [MAIL, say("Done.")])) as client:
+    async with bench.serving(App(agents=[agent], tools=[mail])) as client:
         await (await client.start("agent", "go", id=run_id)).result()
-        await forgotten(bench, run_id)
-        again = await client.start("agent", "go", id=run_id)
-        with pytest.raises(RunNotFound, match="the ledger has what it did"):
-            await again.result()
+        await (await client.start_plan(plan, id=plan_id)).result()
+        asked = await client.start("agent", "go", thread=thread, request_id="r1")
+        replies = [await asked.result()]
+        await forgotten_all(bench, run_id, plan_id, thread_workflow(thread))
+        run = await client.start("agent", "go", id=run_id)
+        planned = await client.start_plan(plan, id=plan_id)
+        joined = [await gone(run), await gone(planned)]
         with pytest.raises(RunInputConflict):
             await client.start("agent", "another", id=run_id)
-        actions = await again.actions()
+        with pytest.raises(RunInputConflict):
+            await client.start_plan(other, id=plan_id)
+        states = [[one.state for one in await each.actions()] for each in (run, planned)]
+        replies.append(await within(client.send(thread, "go", request_id="r1")))
+        again = await client.start("agent", "go", thread=thread, request_id="r1")
+        replies.append(await within(again.result()))
 
-    assert CALLED == {"mail": 1}
-    assert [(one.tool, one.state) for one in actions] == [("mail", "ok")]
+    assert joined == [True, True]
+    assert states == [["ok"], ["ok"]]
+    assert [one.output for one in replies] == ["Done."] * 3
+    assert CALLED == {"mail": 3}
 
 
-async def test_a_run_whose_history_is_deleted_under_way_is_not_begun_anew(
+async def test_runs_that_had_not_ended_when_temporal_forgot_them_are_not_begun_anew(
     bench: Bench, signals: Signals
 ) -> None:
-    run_id = fresh_id()
+    run_id, stopped_id = fresh_id(), fresh_id("stopped")
 
     @tool(effect=Effect.AT_MOST_ONCE, name="mail")
     async def slow_mail(to: str) -> str:
@@ -80,76 +109,17 @@ async def test_a_run_whose_history_is_deleted_under_way_is_not_begun_anew(
         await asyncio.to_thread(signals.release.wait)
         return f"sent to {to}"
 
-    app = one_agent([slow_mail], [MAIL, say("Done.")])
-    async with bench.serving(app, cached=0) as client:
+    async with AgentClient(bench.temporal, bench.settings) as early:
+        await early.start("agent", "go", id=stopped_id)  # no worker is there yet
+        await early.run(stopped_id).stop(reason="a mistake", wait_seconds=0)
+        await early.temporal.get_workflow_handle(stopped_id).terminate()
+    async with bench.serving(one_agent([slow_mail], [MAIL, say("Done.")]), cached=0) as client:
         await client.start("agent", "go", id=run_id)
         await seen(signals.began)
-        await forgotten(bench, run_id)
-        again = await client.start("agent", "go", id=run_id)
-        with pytest.raises(RunNotFound):
-            await again.result()
+        await forgotten_all(bench, run_id, stopped_id)
+        runs = [await client.start("agent", "go", id=one) for one in (run_id, stopped_id)]
         signals.release.set()
+        joined = [await gone(one) for one in runs]
 
+    assert joined == [True, True]
     assert CALLED == {"mail": 1}
-
-
-async def test_a_plan_that_temporal_has_forgotten_is_joined_and_not_begun_anew(
-    bench: Bench,
-) -> None:
-    run_id = fresh_id("plan")
-    plan = Plan("tell", [step(mail, {"to": "ada"})])
-
-    async with bench.serving(App(tools=[mail])) as client:
-        await (await client.start_plan(plan, id=run_id)).result()
-        await forgotten(bench, run_id)
-        again = await client.start_plan(plan, id=run_id)
-        with pytest.raises(RunNotFound):
-            await again.result()
-        with pytest.raises(RunInputConflict):
-            await client.start_plan(Plan("tell", [step(mail, {"to": "bob"})]), id=run_id)
-        actions = await again.actions()
-
-    assert CALLED == {"mail": 1}
-    assert [one.state for one in actions] == ["ok"]
-
-
-async def test_a_request_whose_run_temporal_has_forgotten_has_its_reply_all_the_same(
-    bench: Bench,
-) -> None:
-    thread = fresh_id("thread")
-
-    async with bench.serving(one_agent([mail], [MAIL, say("Done.")])) as client:
-        said = await _twice(client, bench, thread)
-
-    assert said == ["Done."] * 3
-    assert CALLED == {"mail": 1}
-
-
-async def _twice(client: AgentClient, bench: Bench, thread: str) -> list[str]:
-    """Say the same before and after Temporal forgets the run that answered it."""
-    first = await client.start("agent", "go", thread=thread, request_id="r1")
-    results = [await first.result()]
-    await forgotten(bench, thread_workflow(thread))
-    results.append(await client.send(thread, "go", request_id="r1"))
-    again = await client.start("agent", "go", thread=thread, request_id="r1")
-    results.append(await again.result())
-    return [str(one.output) for one in results]
-
-
-async def test_a_stopped_run_that_never_opened_is_joined_after_temporal_forgot_it(
-    bench: Bench,
-) -> None:
-    run_id = fresh_id()
-    model = ScriptedModel("scripted", [MAIL, say("Done.")])
-    app = App(agents=[Agent("agent", model, "Do it.", tools=[mail])])
-
-    async with AgentClient(bench.temporal, bench.settings) as client:
-        await client.start("agent", "go", id=run_id)  # no worker is there yet
-        await client.run(run_id).stop(reason="a mistake", wait_seconds=0)
-        await forgotten(bench, run_id)
-    async with bench.serving(app) as client:
-        again = await client.start("agent", "go", id=run_id)
-        with pytest.raises(RunNotFound):
-            await again.result()
-
-    assert CALLED == {}
