@@ -91,9 +91,10 @@ def _status() -> int:
 
 
 def _fail(message: str, remedy: str) -> int:
-    from .canonical import scrub
+    from .shown import block
 
-    print(f"commitline: {scrub(message, limit=4000)}\n{remedy}", file=sys.stderr)
+    told = block(message, limit=4_000).lstrip()
+    print(f"commitline: {told}\n{remedy}", file=sys.stderr)
     return 1
 
 

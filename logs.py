@@ -14,6 +14,8 @@ from typing import Any
 
 import structlog
 
+from .shown import one_line
+
 
 class Log:
     """Our logger: no call of it raises.
@@ -56,10 +58,10 @@ def configure_logging(*, level: int = logging.INFO) -> None:
     logging.basicConfig(
         level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s"
     )
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer()
+    renderers: list[structlog.typing.Processor] = (
+        [_on_one_line, structlog.dev.ConsoleRenderer()]
         if sys.stderr.isatty()
-        else structlog.processors.JSONRenderer()
+        else [structlog.processors.JSONRenderer()]
     )
     structlog.configure(
         processors=[
@@ -70,9 +72,19 @@ def configure_logging(*, level: int = logging.INFO) -> None:
             structlog.processors.ExceptionRenderer(
                 structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
             ),
-            renderer,
+            *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def _on_one_line(
+    _logger: object, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Make names and messages from outside safe for a terminal; JSON escapes them by itself."""
+    return {
+        name: one_line(value, limit=10_000) if isinstance(value, str) else value
+        for name, value in event.items()
+    }

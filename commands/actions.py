@@ -109,5 +109,4 @@ def reopen_action(
     found = asyncio.run(with_ledger(lambda ledger: actions.reopen(ledger, key)))
     if json:
         return console.print_data(actions.data(found))
-    print(f"{key}: is tried again")
-    return None
+    return console.say(f"{key}: is tried again")

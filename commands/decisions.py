@@ -139,4 +139,4 @@ def _print_word(said: dict[str, str], json: bool) -> None:
 
     if json:
         return console.print_data(said)
-    return print(f"{said['call']}: {said['decision']}")
+    return console.say(f"{said['call']}: {said['decision']}")

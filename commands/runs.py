@@ -135,7 +135,7 @@ def stop(
             handle = await runs.handle_of(client, run)
             check_any_workflow_id(handle.id)
             ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
-            with console.ERR.status(f"{run}: stopping"):
+            with console.ERR.status(console.line(f"{run}: stopping")):
                 status = await handle.stop(
                     reason=reason or f"by {user()}", compensate=undo, wait_seconds=wait
                 )
@@ -147,7 +147,7 @@ def stop(
     if json:
         console.print_data(stop_data(run, status.state, unknown, report))
     else:
-        print(f"{run}: {status.state}" if ran else f"{run}: had ended before: {status.state}")
+        console.say(f"{run}: {'' if ran else 'had ended before: '}{status.state}")
         print_what_stands(run, unknown, None if stopping else report)
         if stopping:
             print("It starts nothing any more, and ends when a worker is there.", file=sys.stderr)
@@ -181,7 +181,7 @@ def undo_run(
             others = await runs.earlier_runs(client, run)
             if show:
                 return await handle.undo_report(), others
-            with console.ERR.status(f"{run}: undoing what it did"):
+            with console.ERR.status(console.line(f"{run}: undoing what it did")):
                 return await handle.undo(reason=reason or f"by {user()}"), others
 
     report, others = asyncio.run(work())

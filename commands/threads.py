@@ -92,9 +92,10 @@ def delete_thread(
     from ..ledger import ActionLedger
     from ..operating import console, threads
     from ..operating.connection import with_ledger
+    from ..shown import one_line
 
     if not yes:
-        asked = f"Delete the conversation {thread}? It cannot be undone"
+        asked = f"Delete the conversation {one_line(thread)}? It cannot be undone"
         typer.confirm(asked, abort=True, err=json)
 
     async def work(ledger: ActionLedger) -> str:
@@ -105,4 +106,4 @@ def delete_thread(
     deleted = asyncio.run(with_ledger(work))
     if json:
         return console.print_data({"thread": deleted, "deleted": True})
-    return print(f"{thread}: deleted")
+    return console.say(f"{thread}: deleted")

@@ -16,10 +16,10 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from ..activities.contract.encoding import pack
-from ..canonical import scrub
 from ..errors import RunInputConflict, ThreadBusy
 from ..identity import first_execution
 from ..ledger import Run
+from ..shown import markdown_line
 from ..workflows import AGENT_RUN, PLAN_RUN, PlanInput, RunInput
 from ..workflows.run_input import TASK_TIMEOUT
 from .connection import Connection
@@ -50,7 +50,7 @@ def start_options(
         "result_type": RawValue,
         "task_timeout": TASK_TIMEOUT,
         "memo": {MEMO_INPUT: given.digest},
-        "static_summary": scrub(summary, limit=150),
+        "static_summary": markdown_line(summary),
     }
 
 

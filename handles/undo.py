@@ -22,6 +22,7 @@ from ..canonical import scrub
 from ..errors import UndoRefused
 from ..identity import RunKey, undo_workflow
 from ..ledger import UndoReport
+from ..shown import markdown_line
 from ..workflows import UNDO_RUN
 from .connection import Connection
 from .run_workflow import RunWorkflow, run_key_of
@@ -60,7 +61,7 @@ async def _run_undo(connection: Connection, id: str, run_key: RunKey, why: str) 
             task_queue=connection.settings.task_queue,
             result_type=RawValue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            static_summary=scrub(f"Undo {id}", limit=150),
+            static_summary=markdown_line(f"Undo {id}"),
         )
         return unpack(UndoReport, await undoing.result())
     except WorkflowFailureError as err:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from ..canonical import Json, dumps, parse, scrub
+from ..canonical import Json, dumps, parse
 from ..errors import AmbiguousAction, RunNotFound
 from ..identity import (
     OUTBOX,
@@ -19,7 +19,8 @@ from ..identity import (
     within_run,
 )
 from ..ledger import Action, ActionLedger, Effect, Outcome
-from .console import ERR, age, as_json, moment, print_facts, print_json, state_text, text
+from ..shown import one_line
+from .console import ERR, age, as_json, line, moment, print_facts, print_json, state_text
 from .listing import Listing
 from .run_names import runs_named
 
@@ -141,9 +142,9 @@ def table(found: Sequence[Action]) -> Listing:
     named = _names([started_run_of(one.run_key) for one in found])
     for one in found:
         listing.add_row(
-            text(named[started_run_of(one.run_key)]),
-            text(within_run(one.run_key, one.position), limit=40),
-            text(one.tool, limit=32),
+            line(named[started_run_of(one.run_key)]),
+            line(within_run(one.run_key, one.position), limit=40),
+            line(one.tool, limit=32),
             state_text(_state_of(one)),
             age(one.now - one.created_at),
         )
@@ -223,7 +224,7 @@ def print_unknown(one: Action) -> None:
     """Print on stderr that an action is unknown, and the command that shows it."""
     run, at = started_workflow_of(one.run_key), within_run(one.run_key, one.position)
     ERR.print(
-        f"Unknown whether it happened: {scrub(one.tool, limit=64)}. "
+        f"Unknown whether it happened: {one_line(one.tool, limit=64)}. "
         f"See: commitline actions show {run}:{at}",
         soft_wrap=True,
         markup=False,

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from ..canonical import Json, parse, scrub
 from ..errors import UnrepresentableValue
+from ..shown import one_line
 from .listing import Listing
 
 OUT: Final = Console(highlight=False)
@@ -60,8 +61,18 @@ def print_listing(listing: Listing, found: Sequence[Any], *, nothing: str, then:
 
 
 def text(value: str, *, limit: int = 100_000) -> Text:
-    """Return foreign text, made safe."""
+    """Return foreign text of several lines, which stands alone, made safe."""
     return Text(scrub(value, limit=limit))
+
+
+def line(value: str, *, limit: int = 100_000) -> Text:
+    """Return foreign text as one line, for a list, or within a line of ours."""
+    return Text(one_line(value, limit=limit))
+
+
+def say(value: str) -> None:
+    """Print one line on stdout, with foreign names in it."""
+    OUT.print(line(value), soft_wrap=True)
 
 
 def state_text(state: str) -> Text:
@@ -74,9 +85,8 @@ def print_facts(facts: Mapping[str, str | None]) -> None:
     width = max(len(name) for name in facts)
     for name, value in facts.items():
         if value is not None:
-            shown = state_text(value) if name == "state" else text(value)
-            line = Text.assemble((f"{name:{width}}  ", "dim"), shown)
-            OUT.print(line, soft_wrap=True)
+            shown = state_text(value) if name == "state" else line(value)
+            OUT.print(Text.assemble((f"{name:{width}}  ", "dim"), shown), soft_wrap=True)
 
 
 def print_json(name: str, json_text: str) -> None:

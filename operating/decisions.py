@@ -12,7 +12,7 @@ from ..errors import AnswerRefused, RunNotFound
 from ..handles.thread import RunHandle
 from ..identity import RunKey, started_workflow_of, within_run
 from ..ledger import ActionLedger, Approval, Question
-from .console import age, as_json, state_text, text
+from .console import age, as_json, line, state_text, text
 from .listing import Listing
 from .run_names import newest_named, run_key_named
 
@@ -90,9 +90,9 @@ def approvals_table(found: Sequence[Approval]) -> Listing:
     listing = Listing("call", "tool", "arguments", "state", "asked", long=("arguments",))
     for one in found:
         listing.add_row(
-            text(call_name(one)),
-            text(one.tool, limit=24),
-            text(one.approved_args, limit=200),
+            line(call_name(one)),
+            line(one.tool, limit=24),
+            line(one.approved_args, limit=200),
             state_text(one.state),
             f"{age(one.now - one.requested_at)} ago",
         )
@@ -115,8 +115,8 @@ def questions_table(found: Sequence[Question]) -> Listing:
     for one in found:
         asks = "\n".join([*([one.message] if one.message else []), one.payload[:200]])
         listing.add_row(
-            text(f"{call_name(one)}/{one.number}"),
-            text(one.tool, limit=24),
+            line(f"{call_name(one)}/{one.number}"),
+            line(one.tool, limit=24),
             text(asks),
             state_text(one.state),
             f"{age(one.now - one.raised_at)} ago",

@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from ..config import Settings, connect_temporal
 from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
 from ..ledger import check_schema, commits_at_risk
-from .console import state_text, text
+from .console import line, state_text
 
 CheckState = Literal["ok", "missing", "wrong"]
 
@@ -73,9 +73,9 @@ def table(found: Iterable[Check]) -> RenderableType:
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for check in found:
-        lines = [text(check.found)]
+        lines = [line(check.found)]
         if check.remedy:
-            lines.append(Text("-> ").append_text(text(check.remedy)))
+            lines.append(Text("-> ").append_text(line(check.remedy)))
         grid.add_row(state_text(check.state), check.name, Group(*lines))
     return grid
 

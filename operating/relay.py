@@ -10,11 +10,11 @@ from typing import Any, Final, Literal
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.runs.relay_triggers import schedule_id
-from ..canonical import scrub
 from ..client import AgentClient
 from ..errors import ConfigurationError
 from ..ledger import LostRun, QueuedAction
-from .console import ERR, OUT, age, text
+from ..shown import one_line
+from .console import ERR, OUT, age, line
 from .listing import Listing
 
 _WHY: Final = {
@@ -119,7 +119,8 @@ def _say_what_to_do(waiting: Sequence[QueuedAction]) -> None:
         ERR.print("What nobody takes: no worker that runs serves its tool.", style="yellow")
     if first := next((one.behind for one in waiting if one.behind is not None), None):
         ERR.print(
-            f"What comes after another one waits for the end of that: the first is {scrub(first)}",
+            "What comes after another one waits for the end of that: the first is "
+            f"{one_line(first)}",
             style="dim",
             markup=False,
             soft_wrap=True,
@@ -143,7 +144,7 @@ def _queue(waiting: Sequence[QueuedAction]) -> Listing:
             when = "now; nobody takes it"
         if left is not None and one.behind is not None:
             when = "after the one before it"
-        listing.add_row(text(one.key), text(one.tool, limit=32), _WHY[one.why], when)
+        listing.add_row(line(one.key), line(one.tool, limit=32), _WHY[one.why], when)
     return listing
 
 
@@ -151,7 +152,7 @@ def _gone(runs: Sequence[LostRun], now: datetime) -> Listing:
     listing = Listing("run", "ended", "stands", "unknown", "age")
     for one in runs:
         listing.add_row(
-            text(one.workflow_id),
+            line(one.workflow_id),
             one.workflow_status.replace("_", " "),
             str(one.stands),
             str(one.unknown),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..canonical import scrub
 from ..handles.reset import Reset
+from ..shown import one_line
 from . import actions
 from .console import OUT
 
@@ -13,21 +13,23 @@ from .console import OUT
 def print_reset(done: Reset, *, fork: bool) -> None:
     """Print what a reset, or a fork, makes of a run."""
     if fork:
-        way = f"{scrub(done.id)}: goes another way from turn {done.step}, epoch {done.epoch}"
+        way = f"{one_line(done.id)}: goes another way from turn {done.step}, epoch {done.epoch}"
         OUT.print(way, markup=False)
         OUT.print(
             "The model is asked anew. What the run did from there on, and is told if it stands:"
         )
     else:
         turns = ", ".join(f"turn {step}" for step in done.read_back) or "none is on record"
-        OUT.print(f"{scrub(done.id)}: goes on from turn {done.step}", markup=False)
+        OUT.print(f"{one_line(done.id)}: goes on from turn {done.step}", markup=False)
         OUT.print(f"Read back, without asking the model: {turns}")
         OUT.print("On record from there on, of every way that the run has gone:")
     if done.actions:
         actions.table(done.actions).print(OUT)
     else:
         OUT.print("no action")
-    OUT.print(f"What is said from now on: commitline threads show {done.id}", markup=False)
+    OUT.print(
+        f"What is said from now on: commitline threads show {one_line(done.id)}", markup=False
+    )
 
 
 def reset_data(done: Reset) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.text import Text
 from temporalio.client import WorkflowExecution
 
-from ..canonical import scrub
 from ..client import AgentClient
 from ..errors import CommitlineError, RunNotFound
 from ..handles.run_workflow import RunState, run_key_of, state_of
 from ..handles.thread import RunHandle
 from ..identity import RunKey
 from ..ledger import ActionLedger, Run
+from ..shown import one_line
 from ..workflows import AGENT_RUN, PLAN_RUN, RunResult
 from ..workflows.progress import Progress
-from .console import age, moment, print_facts, state_text, text
+from .console import age, line, moment, print_facts, state_text
 from .decisions import call_name
 from .listing import Listing
 from .run_names import RUNS_AT_MOST, newest_named
@@ -213,7 +213,7 @@ async def _show_until(
         begun: Whether Temporal has the run already.
     """
     told: set[str] = set()
-    with console.status(f"{run.id}: started") as shown:
+    with console.status(line(f"{run.id}: started")) as shown:
         while not (await asyncio.wait({result}, timeout=_POLL_SECONDS))[0]:
             try:
                 progress = (await run.status()).progress
@@ -222,10 +222,10 @@ async def _show_until(
                     raise
                 continue
             shown.update(progress_text(run.id, progress))
-            for line in () if console.is_terminal or result.done() else _stuck(run.id, progress):
-                if line not in told:
-                    told.add(line)
-                    console.print(line, markup=False, soft_wrap=True)
+            for stuck in () if console.is_terminal or result.done() else _stuck(run.id, progress):
+                if stuck not in told:
+                    told.add(stuck)
+                    console.print(stuck, markup=False, soft_wrap=True)
 
 
 def _stuck(id: str, progress: Progress | None) -> Sequence[str]:
@@ -237,7 +237,7 @@ def _stuck(id: str, progress: Progress | None) -> Sequence[str]:
         "awaiting_answer": "waits for an answer: commitline questions",
     }
     return [
-        f"{id}: {call.position} {scrub(call.summary, limit=56)} {waits[call.state]}"
+        f"{one_line(id)}: {call.position} {one_line(call.summary, limit=56)} {waits[call.state]}"
         for call in progress.calls
         if call.state in waits
     ]
@@ -264,8 +264,8 @@ def table(found: Sequence[Mapping[str, Any]]) -> Listing:
     listing = Listing("run", "agent", "state", "undone", "started")
     for run in found:
         listing.add_row(
-            text(run["id"]),
-            text(run["agent"] or "-", limit=24),
+            line(run["id"]),
+            line(run["agent"] or "-", limit=24),
             state_text(run["state"]),
             state_text(run["undone"] or "-"),
             f"{age(now - run['started'])} ago",
@@ -276,9 +276,9 @@ def table(found: Sequence[Mapping[str, Any]]) -> Listing:
 def progress_text(id: str, now: Progress | None) -> Text:
     """Return where a run is, in a few lines."""
     if now is None:
-        return Text(f"{id}: no worker answers. Start one: commitline worker MODULE:APP")
-    lines = Text(f"{id}: {scrub(now.state, limit=60)}")
+        return Text(f"{one_line(id)}: no worker answers. Start one: commitline worker MODULE:APP")
+    lines = Text(f"{one_line(id)}: {one_line(now.state, limit=60)}")
     for call in now.calls[-8:]:
-        lines.append(f"\n    {call.position}  {scrub(call.summary, limit=56)}  ")
+        lines.append(f"\n    {call.position}  {one_line(call.summary, limit=56)}  ")
         lines.append_text(state_text(call.state))
     return lines

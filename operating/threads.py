@@ -10,7 +10,8 @@ from rich.text import Text
 from ..handles.thread_message import ThreadMessage
 from ..ledger import ActionLedger, Thread
 from ..ledger.thread_records import NO_STATE
-from .console import OUT, age, moment, text
+from ..shown import block
+from .console import OUT, age, line, moment
 from .listing import Listing
 
 
@@ -46,8 +47,8 @@ def table(found: Sequence[tuple[Thread, int]]) -> Listing:
     listing = Listing("thread", "agent", "messages", "state", "begun")
     for thread, count in found:
         listing.add_row(
-            text(thread.thread_id),
-            text(thread.agent, limit=24),
+            line(thread.thread_id),
+            line(thread.agent, limit=24),
             str(count),
             Text("deleted" if thread.deleted_at else f"version {thread.version}"),
             f"{age(now - thread.created_at)} ago",
@@ -60,16 +61,16 @@ def print_message(one: ThreadMessage) -> None:
     who = {"user": "user", "assistant": "model", "tool": "tools"}[one.role]
     OUT.print(Text(f"{who}  (version {one.version}, {moment(one.created_at)})", style="dim"))
     if one.text:
-        OUT.print(text(one.text), soft_wrap=True)
+        OUT.print(Text(block(one.text)), soft_wrap=True)
     for call in one.calls:
-        OUT.print(text(f"-> {call.name} {call.arguments}", limit=500), soft_wrap=True)
+        OUT.print(line(f"-> {call.name} {call.arguments}", limit=500), soft_wrap=True)
     for result in one.results:
-        line = f"<- {result.position} {result.name}: {result.status}: {result.content}"
-        OUT.print(text(line, limit=500), soft_wrap=True)
+        told = f"<- {result.position} {result.name}: {result.status}: {result.content}"
+        OUT.print(line(told, limit=500), soft_wrap=True)
     OUT.print()
 
 
 def print_state(text_of_it: str) -> None:
     """Print what a conversation's tools share (JSON text), if that is anything."""
     if text_of_it != NO_STATE:
-        OUT.print(text(f"state  {text_of_it}", limit=2_000), soft_wrap=True)
+        OUT.print(line(f"state  {text_of_it}", limit=2_000), soft_wrap=True)

@@ -8,10 +8,11 @@ from typing import Any
 
 from rich.text import Text
 
-from ..canonical import parse, scrub
+from ..canonical import parse
 from ..ledger import Action, UndoReport
+from ..shown import one_line
 from .actions import print_unknown
-from .console import ERR, OUT, state_text, text
+from .console import ERR, OUT, line, state_text
 from .listing import Listing
 
 
@@ -21,10 +22,10 @@ def print_undo_report(run: str, report: UndoReport) -> None:
         listing = Listing("at", "action", "fate", "why", long=("why",))
         for one in report.actions:
             listing.add_row(
-                text(one.at, limit=40),
-                text(one.tool, limit=24),
+                line(one.at, limit=40),
+                line(one.tool, limit=24),
                 state_text(one.fate),
-                text(one.why, limit=300),
+                line(one.why, limit=300),
             )
         listing.print(OUT)
         OUT.print()
@@ -34,9 +35,9 @@ def print_undo_report(run: str, report: UndoReport) -> None:
         "compensated": f"What can be undone of it is undone: {undone}.",
         "partly compensated": f"Partly undone: {undone} of {len(report.actions)}.",
     }[report.state]
-    OUT.print(Text(f"{scrub(run, limit=200)}: {summary}"), soft_wrap=True)
+    OUT.print(Text(f"{one_line(run, limit=200)}: {summary}"), soft_wrap=True)
     if report.state == "partly compensated":
-        _say_what_to_do(scrub(run, limit=200), {one.fate for one in report.standing})
+        _say_what_to_do(one_line(run, limit=200), {one.fate for one in report.standing})
 
 
 def _say_what_to_do(run: str, fates: Collection[str]) -> None:
@@ -52,7 +53,7 @@ def _say_what_to_do(run: str, fates: Collection[str]) -> None:
 def print_earlier_runs(runs: Sequence[str]) -> None:
     """Name the runs that had an id before the one that was meant by it."""
     if runs:
-        named = "\n".join(f"  {scrub(run, limit=300)}" for run in runs[:5])
+        named = "\n".join(f"  {one_line(run, limit=300)}" for run in runs[:5])
         ERR.print(
             f"That is its newest run. Earlier ones go by their keys:\n{named}",
             style="dim",

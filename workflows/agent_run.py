@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
     from ..canonical import scrub
     from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
+    from ..shown import markdown_line
     from .action_headers import this_run
     from .activity_calls import cancelled, failure, raise_if_cancelled, run_ledger_activity
     from .base_run import BaseRun, handlers_finished, read_input
@@ -192,7 +193,7 @@ class AgentRun(BaseRun):
 
     async def _open(self, given: RunInput) -> AgentTurns:
         request = OpenRun(this_run(), given.agent, given.digest, given.limits, given.thread_id)
-        summary = scrub(f"Open the run for {given.agent}", limit=150)
+        summary = markdown_line(f"Open the run for {given.agent}")
         opened = unpack(Opened, await run_ledger_activity(OPEN_RUN, request, summary))
         turns = AgentTurns.opened(opened, given, self._progress)
         if given.carried is not None:

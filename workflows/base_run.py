@@ -26,6 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from ..errors import AnswerRefused, ApprovalRefused, RunDeadlineExceeded, ScheduleUnsupported
     from ..identity import RunKey
     from ..ledger.undo_rules import UndoReport
+    from ..shown import markdown_line
     from .action_headers import this_run
     from .activity_calls import cancelled, despite_cancellation, failure, run_ledger_activity
     from .progress import Progress
@@ -62,7 +63,7 @@ class BaseRun:
         Safe to repeat: the first decision counts.
         """
         said = unpack(Decide, raw)
-        summary = scrub(f"{said.by} decides about {said.position}", limit=150)
+        summary = markdown_line(f"{said.by} decides about {said.position}")
         answer = await _record(DECIDE, said, summary)
         if self._calls is not None:
             self._calls.decided.add(said.position)
@@ -75,7 +76,7 @@ class BaseRun:
         Safe to repeat: the first answer counts.
         """
         said = unpack(Answer, raw)
-        summary = scrub(f"{said.by} answers {said.position}", limit=150)
+        summary = markdown_line(f"{said.by} answers {said.position}")
         number = await _record(ANSWER, said, summary)
         if self._calls is not None:
             self._calls.answered.add((said.position, said.number))

@@ -38,6 +38,7 @@ with workflow.unsafe.imports_passed_through():
     from ..errors import PlanFailed, UnrepresentableValue
     from ..identity import Position, position
     from ..ledger.action_records import Effect
+    from ..shown import markdown_line
     from .action_headers import Surroundings, surroundings, this_run
     from .activity_calls import failure, raise_if_cancelled, run_ledger_activity, side_by_side
     from .base_run import BaseRun, handlers_finished, read_input
@@ -100,7 +101,7 @@ class PlanRun(BaseRun):
 
     async def _open(self, given: PlanInput) -> PlanSpec:
         request = OpenPlan(this_run(), given, given.digest)
-        summary = scrub(f"Check the plan {given.name} and open its run", limit=150)
+        summary = markdown_line(f"Check the plan {given.name} and open its run")
         spec = unpack(PlanSpec, await run_ledger_activity(OPEN_PLAN, request, summary))
         self._calls = ToolCalls(
             heartbeat_seconds=spec.heartbeat_seconds, thread_id=None, progress=self._progress

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ..activities.contract.conversation import Usage
-from ..canonical import scrub
+from ..shown import markdown_line
 
 CallState = Literal[
     "awaiting_approval",
@@ -36,6 +36,10 @@ _MARKS: Final[dict[CallState, str]] = {
     "accepted": "accepted: the relay carries it out",
     "unknown": "**unknown: a person must settle it**",
 }
+
+
+_IN_CODE: Final = str.maketrans("`|\n", "'¦ ")
+"""What would end the code, or the cell, in which an id stands."""
 
 
 @dataclass
@@ -108,16 +112,16 @@ def summarise(tool: str, template: str | None, arguments: dict[str, Any]) -> str
     if template is not None:
         parts = string.Formatter().parse(template)
         words = (text + (_argument(arguments, name) if name else "") for text, name, *_ in parts)
-        return scrub("".join(words), limit=150)
+        return markdown_line("".join(words))
     given = " ".join(f"{name}={_value(value)}" for name, value in arguments.items())
-    return scrub(f"{tool} {given}".strip(), limit=150)
+    return markdown_line(f"{tool} {given}".strip())
 
 
 def _action(call: CallProgress) -> str:
     if not call.workflow_id:
         return _cell(call.summary)
     # The id is not cut: people find the run by it.
-    return f"{_cell(call.summary)} (sub-agent: `{call.workflow_id}`)"
+    return f"{_cell(call.summary)} (sub-agent: `{call.workflow_id.translate(_IN_CODE)}`)"
 
 
 def _argument(arguments: dict[str, Any], name: str) -> str:
@@ -129,6 +133,5 @@ def _value(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return the text as one line that cannot break out of a table or a quote."""
-    one_line = " ".join(scrub(text, limit=200).split())
-    return one_line.replace("|", "\\|").replace("<", "&lt;")
+    """Return the text as it stands in the details: they are Markdown, with a table in it."""
+    return markdown_line(text, limit=200)

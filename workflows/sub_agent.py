@@ -45,6 +45,7 @@ with workflow.unsafe.imports_passed_through():
     from ..canonical import scrub
     from ..errors import InvalidArguments, PlanDivergence
     from ..identity import Position
+    from ..shown import markdown_line
     from .action_headers import MEMO_RUN_KEY, this_run
     from .activity_calls import raise_if_cancelled, run_ledger_activity
     from .run_input import AGENT_RUN, TASK_TIMEOUT, RunInput
@@ -95,7 +96,7 @@ async def _child_result(
     begin: BeginSubAgent, given: RunInput, started: Callable[[str], None]
 ) -> RawValue | None:
     """Return the child's result; None if its run was closed without one before a reset."""
-    summary = scrub(f"Begin {begin.agent}, for the call at {begin.position}", limit=150)
+    summary = markdown_line(f"Begin {begin.agent}, for the call at {begin.position}")
     for start in range(_STARTS):
         raise_if_cancelled()
         begun = unpack(BegunSubAgent, await run_ledger_activity(BEGIN_SUB_AGENT, begin, summary))
@@ -115,7 +116,7 @@ async def _child_result(
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
                 task_timeout=TASK_TIMEOUT,
                 memo={MEMO_RUN_KEY: begin.sub_run},
-                static_summary=scrub(f"{given.agent}: {given.prompt}", limit=150),
+                static_summary=markdown_line(f"{given.agent}: {given.prompt}"),
             )
             return answer
         except WorkflowAlreadyStartedError:
@@ -129,7 +130,7 @@ async def _child_result(
 async def _close_child(begin: BeginSubAgent, reason: str) -> Reply:
     """Close the run of a child that gave no answer; return the reply."""
     end = EndSubAgent(begin.run_key, begin.position, reason)
-    summary = scrub(f"Close the run of {begin.agent}, which gave no answer", limit=150)
+    summary = markdown_line(f"Close the run of {begin.agent}, which gave no answer")
     return unpack(Reply, await run_ledger_activity(END_SUB_AGENT, end, summary))
 
 

@@ -20,9 +20,10 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.questions import CHECK_QUESTION, CheckQuestion, QuestionState
     from ..activities.contract.reply import CallQuestion, Reply
     from ..activities.contract.spec import ToolSpec
-    from ..canonical import digest, dumps, parse, scrub
+    from ..canonical import digest, dumps, parse
     from ..identity import Position, action_key
     from ..ledger.action_records import Effect
+    from ..shown import markdown_line
     from .action_headers import this_run
     from .activity_calls import raise_if_cancelled, run_ledger_activity
     from .finished_call import content_share, settled_reply, state_of
@@ -122,7 +123,7 @@ class ToolCalls:
         while True:
             raise_if_cancelled()
             answer = await run_ledger_activity(
-                CHECK_APPROVAL, request, scrub(f"May {name} be called?", limit=150)
+                CHECK_APPROVAL, request, markdown_line(f"May {name} be called?")
             )
             approval = unpack(ApprovalState, answer)
             if approval.wait_seconds is None:
@@ -135,7 +136,7 @@ class ToolCalls:
                 await workflow.wait_condition(
                     lambda: at in self.decided,
                     timeout=min(approval.wait_seconds, _CHECK_AGAIN),
-                    timeout_summary=scrub(f"{at} {name} waits for a person", limit=150),
+                    timeout_summary=markdown_line(f"{at} {name} waits for a person"),
                 )
             self.decided.discard(at)
 

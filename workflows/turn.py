@@ -31,6 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from ..canonical import scrub
     from ..errors import ConversationTooLarge, NodeTimeout
     from ..identity import position
+    from ..shown import markdown_line
     from .action_headers import Surroundings, surroundings, this_run
     from .activity_calls import (
         despite_cancellation,
@@ -175,7 +176,7 @@ class AgentTurns:
             at=f"{self.step}.model",
             limits=self.spec.model_limits,
             heartbeat_seconds=self.spec.heartbeat_seconds,
-            summary=scrub(f"{self.spec.model}, turn {self.step + 1}", limit=150),
+            summary=markdown_line(f"{self.spec.model}, turn {self.step + 1}"),
         )
 
     async def _recorded(self, raw: RawValue) -> TurnResult:

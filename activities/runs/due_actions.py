@@ -17,10 +17,10 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...canonical import scrub
 from ...identity import settle_workflow
 from ...ledger import ActionLedger, RelayEntry
 from ...logs import Log
+from ...shown import markdown_line
 from ..app.app import App
 from ..contract.encoding import pack
 from ..contract.relay import SETTLE_ACTION, START_SETTLEMENTS
@@ -93,7 +93,7 @@ class DueActions:
                 id=settle_workflow(queued.key),
                 task_queue=self._task_queue,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                static_summary=scrub(f"{queued.why}: {queued.tool}", limit=150),
+                static_summary=markdown_line(f"{queued.why}: {queued.tool}"),
             )
         except WorkflowAlreadyStartedError:
             return False  # one is running

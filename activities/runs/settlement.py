@@ -16,10 +16,10 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import RawValue
 
-from ...canonical import scrub
 from ...identity import ActionKey
 from ...ledger import Action, ActionLedger, RelayEntry, Run
 from ...logs import Log
+from ...shown import markdown_line
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.deadlines import CallLimits
@@ -150,7 +150,7 @@ class SettlementActivities:
             step_header(found, limits, "relay"), lookup_only=lookup_only, tries=self._tries
         )
         what = "Find out what became of" if lookup_only else "Call"
-        summary = scrub(f"{what} {found.tool}: {found.args}", limit=150)
+        summary = markdown_line(f"{what} {found.tool}: {found.args}")
         return UndoStep(found.key, found.tool, found.args, limits, summary, header)
 
     def _limits(self, made: Tool) -> CallLimits:

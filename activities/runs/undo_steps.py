@@ -12,6 +12,7 @@ from ...canonical import digest, dumps, parse, scrub
 from ...errors import ActionError, UnrepresentableValue
 from ...ledger import Action, DueUndo
 from ...ledger.action_records import Effect, Purpose
+from ...shown import markdown_line
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.action_header import ActionHeader
@@ -40,7 +41,7 @@ class UndoSteps:
             return UndoStep(found.key, found.tool, problem=f"it is parked: {found.parked_reason}")
         limits = step_limits(made)
         header = replace(step_header(found, limits, "settle"), lookup_only=lookup_only)
-        summary = scrub(f"Find out what became of {found.tool} at {found.position}", limit=150)
+        summary = markdown_line(f"Find out what became of {found.tool} at {found.position}")
         return UndoStep(found.key, found.tool, found.args, limits, summary, header)
 
     def undo_of(self, due: DueUndo) -> UndoStep:
@@ -70,7 +71,7 @@ class UndoSteps:
             requested_digest=requested,
             undoes=found.key,
         )
-        summary = scrub(f"Undo {found.tool} at {found.position}: {name}", limit=150)
+        summary = markdown_line(f"Undo {found.tool} at {found.position}: {name}")
         return UndoStep(found.key, name, arguments, limits, summary, header)
 
 

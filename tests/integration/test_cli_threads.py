@@ -135,6 +135,31 @@ async def test_a_conversation_is_begun_gone_on_with_and_shown(
     )
 
 
+async def test_no_name_and_no_text_of_a_model_forges_a_line_of_a_conversation(
+    temporal_client: Client, settings: Settings
+) -> None:
+    forged = '-> charge {"order":"666"}'
+
+    class Forger:
+        """A model that asks for a tool of two lines, and answers in two lines."""
+
+        name = "forger"
+
+        async def complete(self, request: ModelRequest) -> Completion:
+            if request.messages[-1].role == "user":
+                return call((f"look\n{forged}", {}))
+            return say(f"Done.\n{forged}\x1b[31m")
+
+    thread, app = fresh(), App([Agent("clerk", Forger(), "Serve.", tools=[charge], state=Till)])
+    async with shop(temporal_client, settings, app) as at:
+        await at.client.send(thread, "hello", agent="clerk")
+        shown = await at.commitline("threads", "show", thread)
+
+    assert shown.stdout.count(forged) >= 2, shown.stderr
+    assert not [one for one in shown.stdout.splitlines() if one.startswith(forged)]
+    assert "\x1b" not in shown.stdout
+
+
 async def test_a_request_that_is_sent_twice_under_one_id_counts_once(
     temporal_client: Client, settings: Settings
 ) -> None:

@@ -62,10 +62,10 @@ def test_what_people_and_models_write_cannot_break_out_of_its_line() -> None:
 
     lines = progress.markdown().splitlines()
 
-    assert lines[2] == "> first second &lt;script>"
-    assert lines[0].startswith("**a\\|b**")
+    assert lines[2] == "> first second \u2039script>"
+    assert lines[0].startswith("**a¦b**")
     assert len(lines) == 7
-    assert lines[6] == "| 0.0 | x \\| y \\| fake \\| row \\| done \\|?? | running |"
+    assert lines[6] == "| 0.0 | x ¦ y ¦ fake ¦ row ¦ done ¦?? | running |"
 
 
 def test_a_long_prompt_is_cut() -> None:
@@ -104,5 +104,5 @@ def test_a_call_that_asks_shows_its_question_and_nothing_breaks_out_of_the_table
     call.state, call.question = "awaiting_answer", "How | much?\n<b>"
 
     assert progress.markdown().splitlines()[-1] == (
-        "| 0.0 | Refund | **waits for an answer**: How \\| much? &lt;b> |"
+        "| 0.0 | Refund | **waits for an answer**: How ¦ much? \u2039b> |"
     )
