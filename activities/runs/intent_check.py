@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import structlog
-
 from ...canonical import parse
 from ...errors import CommitlineError, IntentRefused, InvalidArguments
 from ...idempotency_key import undo_key
@@ -19,10 +17,11 @@ from ...identity import is_of_outbox
 from ...ledger import Action, ActionLedger
 from ...ledger.outbox_rules import MAX_ARGUMENTS, check_tool
 from ...ledger.result_codec import error_text
+from ...logs import Log
 from ..app.app import App
 from ..app.tool import Tool
 
-log = structlog.get_logger("commitline")
+log = Log()
 
 _NOTHING: Final = "nothing was sent"
 
