@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 import commitline
+from commitline.client import AgentClient
 from commitline.tests.crash.stage import APPS, SHOP, Aftermath, Played, Scene, Script, Stage, until
 
 REPOSITORY: Final = Path(commitline.__file__).parent
@@ -124,11 +125,14 @@ async def test_twenty_runs_share_two_connections(scene: Scene) -> None:
         ) as watcher,
         _serving(scene, watcher),
     ):
-        runs = [
-            await scene.client.start("support", "Work.", id=f"{scene.run_id}-{number}")
-            for number in range(20)
-        ]
-        finished = asyncio.gather(*(run.result() for run in runs))
+        async with AgentClient(scene.temporal, scene.settings) as starter:
+            # A client asks the ledger before it starts a run, over sessions of its own.
+            runs = [
+                await starter.start("support", "Work.", id=f"{scene.run_id}-{number}")
+                for number in range(20)
+            ]
+        await until(lambda: _is_alone(watcher))
+        finished = asyncio.gather(*(scene.client.run(run.id).result() for run in runs))
         sessions = await _watch_sessions(watcher, until=finished)
 
     results = await finished
@@ -139,6 +143,12 @@ async def test_twenty_runs_share_two_connections(scene: Scene) -> None:
     assert log.count("ledger.action_recorded") == 20
     assert "ledger.unavailable" not in log
     assert "pool" not in log.lower()
+
+
+async def _is_alone(watcher: psycopg.AsyncConnection[Any]) -> bool:
+    """Whether the client that started the runs has left."""
+    sessions, _ = await _look(watcher)
+    return sessions <= 2
 
 
 @dataclass
