@@ -7,11 +7,10 @@ import json
 from dataclasses import replace
 from typing import Any, cast
 
-import psycopg
 import pytest
 
 from commitline.canonical import dumps, parse
-from commitline.errors import LedgerUnavailable, StaleThread, Unstorable
+from commitline.errors import LedgerUnavailable, StaleThread, StatementRefused, Unstorable
 from commitline.identity import ActionKey
 from commitline.ledger import (
     ActionLedger,
@@ -143,21 +142,22 @@ async def test_a_commit_from_an_older_version_writes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("broken", "error"),
+    ("broken", "error", "why"),
     [
-        (NewMessage("user", "no JSON"), Unstorable),
-        (NewMessage(cast("Any", "system"), "{}"), psycopg.errors.CheckViolation),
-        (said("where is it?", "r0"), psycopg.errors.UniqueViolation),
+        (NewMessage("user", "no JSON"), Unstorable, "json"),
+        (NewMessage(cast("Any", "system"), "{}"), StatementRefused, "agent_messages_role_is_known"),
+        (said("where is it?", "r0"), StatementRefused, "agent_messages_one_per_request"),
     ],
     ids=["no JSON", "unknown role", "a request that is there"],
 )
 async def test_a_commit_of_which_one_message_cannot_be_written_writes_nothing(
     ledger: ActionLedger,
-    threads: ThreadLedger,
     pool: Pool,
     broken: NewMessage,
     error: type[Exception],
+    why: str,
 ) -> None:
+    threads = ledger.threads
     settled = await parked(ledger, action())
     await ledger.settle(settled.key, RECEIPT, by="ada")
     await threads.receive(THREAD, "r1", '"and now?"', agent=None)
@@ -165,7 +165,7 @@ async def test_a_commit_of_which_one_message_cannot_be_written_writes_nothing(
     before = await everything(pool)
     written = turn(1, before=[said("and now?", "r1"), broken], told=[settled.key])
 
-    with pytest.raises(error):
+    with pytest.raises(error, match=why):
         await threads.commit(replace(written, replies_to="r1", reply='"there"'))
 
     assert await everything(pool) == before
