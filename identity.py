@@ -37,9 +37,6 @@ THREAD_PREFIX: Final = "thread:"
 OUTBOX: Final = "outbox"
 """How the run key of an intended action begins: ``outbox/<idempotency key>``."""
 
-OUTBOX_POSITION: Final = Position("0")
-"""The position of the one action of such a run."""
-
 _RESERVED: Final = (f"{OUTBOX}/", "settle:", "undo:")
 """How reserved ids begin: those of the outbox and of the workflows that settle and undo."""
 

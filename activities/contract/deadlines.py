@@ -13,6 +13,9 @@ and the default is used.
 Deadlines are enforced inside the activity. The server's time-outs lie beyond them as backstops,
 because the SDK starts the next attempt before it cancels the old one. Our deadlines travel beside
 the server's time-outs, because the server cuts its own down to what is left of the workflow's.
+
+`runner.clock` says what is left of them, `runner.bounded_call` ends a call by them, and
+`guard.invocation.failure_of` says what a time-out means.
 """
 
 from __future__ import annotations
