@@ -1,7 +1,8 @@
 """What must hold of undos, approvals, intents and the relay's queue: pure functions.
 
 undo      an action that is recorded as undone was undone once, after it had happened; any other
-          was not undone, or its undo is unknown
+          was not undone, or its undo is unknown. What repeats another action did nothing itself:
+          it is undone where that one is, by the same undo
 run       a run is *compensated* only if no effect that a tool can undo is left; each undo that
           was wanted was at least tried
 approval  what no person approved never happened
@@ -65,6 +66,9 @@ def of_undos(actions: Sequence[Action], counted: Counted) -> Iterator[Violation]
         if action.undoes is not None:
             continue
         mine = undos.get(action.key, [])
+        if action.duplicate_of is not None:
+            yield from _of_repeat(action, rows.get(action.duplicate_of), mine)
+            continue
         taken_back = sum(counted.effects[one.key] for one in mine)
         if taken_back not in _allowed(action, mine):
             says = "undone" if action.undone_by is not None else "not undone"
@@ -77,6 +81,21 @@ def of_undos(actions: Sequence[Action], counted: Counted) -> Iterator[Violation]
         )
         if back and (not forward or min(back) < min(forward)):
             yield _wrong(action, "was undone before it had happened")
+
+
+def _of_repeat(
+    repeat: Action, original: Action | None, undos: Sequence[Action]
+) -> Iterator[Violation]:
+    """Compare an action that repeats another one with that one, whose effect is undone for both."""
+    if undos:
+        yield _wrong(repeat, f"happened as {repeat.duplicate_of}, and was itself to be undone")
+    if original is None:
+        yield _wrong(repeat, f"repeats {repeat.duplicate_of}, which has no row")
+        return
+    # A refusal repeats nothing. What is unknown, itself and its original, learns it when it is known.
+    by = original.undone_by if repeat.effect_possible else None
+    if repeat.status == "done" and repeat.undone_by != by:
+        yield _wrong(repeat, f"is undone by {repeat.undone_by}, and {original.key} by {by}")
 
 
 def of_runs_undone(

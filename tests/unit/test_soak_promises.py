@@ -52,6 +52,10 @@ UNDO = row("undo-0.0", tool="unship", undoes=SHIP.key, compensator=None)
 SHIPPED_BACK = replace(SHIP, undone_by=UNDO.key)
 
 
+AGAIN = row(run=RunKey("r/2"), duplicate_of=SHIP.key, dispatched_at=None)
+"""It got the receipt of the shipment."""
+
+
 def counted(*actions: Action, kind: str = "ship") -> Counted:
     """The provider, to which these actions happened in this order."""
     return Counted([_request(one.key, kind, one.key) for one in actions])
@@ -77,8 +81,14 @@ def texts(found: Iterable[Violation]) -> str:
         ([SHIP, replace(UNDO, **PARKED)], [SHIP, UNDO]),
         ([SHIP, replace(UNDO, **PARKED)], [SHIP]),
         ([SHIP, replace(UNDO, **REFUSED)], [SHIP]),
+        ([SHIP, AGAIN], [SHIP]),
+        ([SHIPPED_BACK, UNDO, replace(AGAIN, undone_by=UNDO.key)], [SHIP, UNDO]),
+        ([SHIPPED_BACK, UNDO, replace(AGAIN, **REFUSED)], [SHIP, UNDO]),
     ],
-    ids=["stands", "undone", "unknown, it was", "unknown, it was not", "refused"],
+    ids=[
+        *["stands", "undone", "unknown, it was", "unknown, it was not", "refused"],
+        *["a receipt", "undone, and so is its receipt", "a conflict"],
+    ],
 )
 def test_an_undo_that_is_as_its_rows_say_is_no_violation(
     actions: Sequence[Action], happened: Sequence[Action]
@@ -97,6 +107,15 @@ def test_an_undo_that_is_as_its_rows_say_is_no_violation(
         ([SHIPPED_BACK, UNDO], [UNDO], "was undone before it had happened"),
         ([replace(SHIP, undone_by=ActionKey("x:0")), UNDO], [SHIP, UNDO], "does not undo it"),
         ([UNDO], [UNDO], "is undone and has no row"),
+        ([SHIPPED_BACK, UNDO, AGAIN], [SHIP, UNDO], "is undone by None, and r/1:0.0 by r/1:undo"),
+        ([SHIP, replace(AGAIN, undone_by=ActionKey("x:0"))], [SHIP], "is undone by x:0, and r/1"),
+        (
+            [SHIPPED_BACK, UNDO, replace(AGAIN, undone_by=UNDO.key, **REFUSED)],
+            [SHIP, UNDO],
+            "is undone by r/1:undo-0.0, and r/1:0.0 by None",
+        ),
+        ([AGAIN], [], "repeats r/1:0.0, which has no row"),
+        ([SHIP, AGAIN, replace(UNDO, undoes=AGAIN.key)], [SHIP], "was itself to be undone"),
     ],
 )
 def test_an_undo_that_is_not_as_its_rows_say_is_found(
