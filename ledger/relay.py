@@ -216,6 +216,13 @@ class RelayLedger(LedgerCalls):
 
         return await self._call(work)
 
+    async def without_exit(self, *, limit: int = 1000) -> Sequence[Action]:
+        """Return the actions that nobody brings to an end: no run, no relay, no person.
+
+        None is to stay so: ``commitline_exit`` in the migration says who does. It only reads.
+        """
+        return await self._fetch_all(Action, "without_exit", limit=limit)
+
     async def list(self, *, limit: int = 1000) -> Sequence[QueuedAction]:
         """Return the queue, the next one first; it only reads."""
         return await self._fetch_all(QueuedAction, "list_relay", limit=limit)

@@ -506,6 +506,37 @@ create table agent_intents (
     constraint agent_intents_pkey primary key (key, role)
 );
 
+-- Who brings an action to its end:
+--          done    -- it has ended
+--          person  -- it is unknown, and a person may settle it
+--          first   -- it repeats an unknown action, and is settled with that one
+--          relay   -- it is in the relay's queue
+--          run     -- its run is open: that carries it out, or parks it when it ends
+--          attempt -- its run has ended, and an attempt may be at work on it until its lease is over
+--          nobody  -- nothing was sent, nobody relies on it, and its run has ended: a reset may go on
+--                     with it, and whoever asks for its business fact gets that
+-- Null: nobody does. No such row may stay: docs/relay.md has the whole table. Reads only, and locks
+-- nothing.
+create function commitline_exit(a agent_actions)
+returns text
+language sql stable as $function$
+    select case
+        when a.status = 'done' then 'done'
+        when a.parked_at is not null and a.duplicate_of is not null then (
+            select 'first' from agent_actions f where f.key = a.duplicate_of and f.status = 'pending')
+        when a.parked_at is not null then 'person'
+        when exists (select from agent_relay q where q.key = a.key and q.due_at is not null)
+            then 'relay'
+        when a.relayed then null
+        when exists (select from agent_runs r where r.run_key = a.run_key and r.state <> 'ended')
+            then 'run'
+        when a.lease_until > clock_timestamp() then 'attempt'
+        when a.dispatched_at is not null then null
+        when exists (select from agent_intents i where i.key = a.key) then null
+        else 'nobody'
+    end
+$function$;
+
 -- The role that called, also inside of a function that runs with its owner's rights.
 create function commitline_caller()
 returns text
