@@ -92,7 +92,7 @@ def _of_repeat(
     if original is None:
         yield _wrong(repeat, f"repeats {repeat.duplicate_of}, which has no row")
         return
-    # A refusal repeats nothing. What is unknown, itself and its original, learns it when it is known.
+    # A refusal repeats nothing. What is unknown like its original learns it together with that.
     by = original.undone_by if repeat.effect_possible else None
     if repeat.status == "done" and repeat.undone_by != by:
         yield _wrong(repeat, f"is undone by {repeat.undone_by}, and {original.key} by {by}")
