@@ -1,71 +1,108 @@
-"""What the benches of whole runs share: how an app is served, and what Temporal keeps of a run."""
+"""What the benches share: servers, how an app is served, and what Temporal keeps of a run."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, redirect_stderr
-from datetime import timedelta
-from typing import Any, Final, TextIO
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, redirect_stderr
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
+from rich.console import Console
 from temporalio.client import Client, WorkflowHandle
 
 from commitline import App
 from commitline.client import AgentClient
 from commitline.config import Settings
+from commitline.devstack import DevStack
 from commitline.ledger import ActionLedger, ledger_pool, migrate
+from commitline.ledger.pool import Pool
 from commitline.logs import configure_logging
-from commitline.worker import STICKY_SECONDS, app_worker
+from commitline.worker import app_worker
 
-CACHED_WORKFLOWS: Final = 1000
 SETTINGS: Final = Settings()
-WORKER_OPTIONS: Final[dict[str, Any]] = {
-    "max_cached_workflows": CACHED_WORKFLOWS,
-    "max_concurrent_activities": SETTINGS.max_concurrent_activities,
-    "graceful_shutdown_timeout": SETTINGS.grace,
-    "sticky_queue_schedule_to_start_timeout": timedelta(seconds=STICKY_SECONDS),
-}
-"""What our own worker sets, for the workers of what it is compared with."""
+"""Of the worker and the client of Commitline: the defaults."""
 
-Run = Callable[[str], Awaitable[str]]
-"""Start a run with this workflow id and wait for its answer."""
+DURABLE: Final = ("fsync", "full_page_writes", "synchronous_commit")
+"""What a commit of Postgres needs to outlive a crash of the machine. Users have all three on."""
+
+Run = Callable[[str, str], Awaitable[str]]
+"""Start a run with this workflow id and this prompt, and wait for its answer."""
+
+
+@contextmanager
+def bench_stack(progress: Console) -> Iterator[DevStack]:
+    """Run Temporal and Postgres with the settings of ``commitline dev``, on files of their own."""
+    # Not below a closed folder: under root, Postgres runs as a user of its own.
+    data_dir = Path(tempfile.mkdtemp(prefix="commitline-bench-"))
+    try:
+        # Log as a worker does in production, one JSON object a line, but not in between.
+        with (data_dir / "worker.log").open("w") as log:
+            with redirect_stderr(log):
+                configure_logging()
+            progress.print("Starting Temporal and Postgres")
+            with DevStack(data_dir, ui_port=None) as stack:
+                yield stack
+                progress.print("Stopping Temporal and Postgres")
+    finally:
+        shutil.rmtree(data_dir, ignore_errors=True)
+
+
+async def check_durable(pool: Pool) -> None:
+    """Look at a session of the ledger.
+
+    Raises:
+        RuntimeError: Its commits are cheaper than those of a user.
+    """
+    async with pool.connection() as connection:
+        for name in DURABLE:
+            found = await (await connection.execute(f"show {name}")).fetchone()
+            if found != {name: "on"}:
+                raise RuntimeError(f"this bench measures {name} = on, and found {found}")
 
 
 @asynccontextmanager
-async def with_commitline(
-    client: Client, database_url: str, app: App, prompt: str
-) -> AsyncIterator[Run]:
+async def with_commitline(client: Client, database_url: str, app: App) -> AsyncIterator[Run]:
     """Serve the app and its one agent, through the ledger, while the body runs."""
     await migrate(database_url)
     [agent] = app.agents
+    settings = SETTINGS.model_copy(update={"database_url": database_url})
     async with (
         ledger_pool(database_url, size=SETTINGS.pool_size) as pool,
-        app_worker(
-            app,
-            client=client,
-            ledger=ActionLedger(pool),
-            settings=SETTINGS,
-            max_cached_workflows=CACHED_WORKFLOWS,
-        ),
-        AgentClient(client, SETTINGS) as agents,
+        app_worker(app, client=client, ledger=ActionLedger(pool), settings=settings),
+        AgentClient(client, settings) as agents,
     ):
+        await check_durable(pool)
 
-        async def run(id: str) -> str:
+        async def run(id: str, prompt: str) -> str:
             started = await agents.start(agent.name, prompt, id=id)
             return (await started.result()).output
 
         yield run
 
 
-async def history_bytes(client: Client, id: str) -> int:
-    """Return the size of a run's history, as the server counts it, over all its executions."""
-    size = 0
+@dataclass(frozen=True)
+class History:
+    """What the server keeps of a run, over all its executions."""
+
+    bytes: int
+    """As the server counts them."""
+    events: int
+
+
+async def history_of(client: Client, id: str) -> History:
+    """Return the size of a run's history."""
+    size = events = 0
     run_id: str | None = None  # the latest execution, and from there back to the first
     while run_id != "":
         execution = client.get_workflow_handle(id, run_id=run_id)
         described = await execution.describe()
-        size += described.raw_description.workflow_execution_info.history_size_bytes
+        info = described.raw_description.workflow_execution_info
+        size, events = size + info.history_size_bytes, events + info.history_length
         run_id = await _continued_from(client.get_workflow_handle(id, run_id=described.run_id))
-    return size
+    return History(size, events)
 
 
 async def _continued_from(execution: WorkflowHandle[Any, Any]) -> str:
@@ -73,9 +110,3 @@ async def _continued_from(execution: WorkflowHandle[Any, Any]) -> str:
     async for event in execution.fetch_history_events(page_size=1):
         return event.workflow_execution_started_event_attributes.continued_execution_run_id
     raise AssertionError("a history without events")
-
-
-def log_to(file: TextIO) -> None:
-    """Log as a worker does in production, one JSON object a line, but not in between."""
-    with redirect_stderr(file):
-        configure_logging()

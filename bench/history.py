@@ -21,13 +21,10 @@ import asyncio
 import itertools
 import json
 import math
-import shutil
 import string
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -41,7 +38,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 from commitline import Agent, App, Effect, ToolContext, tool
 from commitline.bench import official
-from commitline.bench.harness import Run, history_bytes, log_to, with_commitline
+from commitline.bench.harness import Run, bench_stack, history_of, with_commitline
 from commitline.devstack import DevStack
 from commitline.errors import CommitlineError
 from commitline.ledger import migrate
@@ -100,10 +97,13 @@ def app_of(turns: int) -> App:
     return App([Agent("bench", model, INSTRUCTIONS, [book_with_commitline], max_steps=turns + 10)])
 
 
-def job_of(turns: int) -> official.Job:
+def script_of(turns: int) -> official.Script:
     """Return the official integration's agent."""
-    calls = [call_of(turn) for turn in range(turns)]
-    return official.Job(INSTRUCTIONS, PROMPT, book, calls, DONE)
+
+    def calls(prompt: str, turn: int) -> list[dict[str, Any]]:
+        return [call_of(turn)] if turn < turns else []
+
+    return official.Script(INSTRUCTIONS, book, calls, DONE)
 
 
 # One run of each, and what it leaves behind.
@@ -130,7 +130,7 @@ async def end_of(run: Run, id: str, client: Client) -> str | None:
     _reached.clear()
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            answer = await run(id)
+            answer = await run(id, PROMPT)
         assert answer == DONE, answer
         return None
     except TimeoutError:
@@ -148,18 +148,20 @@ async def measure_commitline(stack: DevStack, client: Client, turns: int) -> Mea
     run_id = f"{COMMITLINE}-{turns}"
     url = await new_database(stack, f"bench_{turns}")
     before = await postgres_bytes(url)
-    async with with_commitline(client, url, app_of(turns), PROMPT) as run:
+    async with with_commitline(client, url, app_of(turns)) as run:
         ended = await end_of(run, run_id, client)
     grown = await postgres_bytes(url) - before
-    return Measured(COMMITLINE, turns, await history_bytes(client, run_id), grown, ended)
+    return Measured(COMMITLINE, turns, (await history_of(client, run_id)).bytes, grown, ended)
 
 
 async def measure_official(stack: DevStack, client: Client, turns: int) -> Measured:
     """Run the official integration's agent, which has no database."""
     run_id = f"{official.NAME}-{turns}"
-    async with official.with_official(stack.temporal_address, job_of(turns), queue=run_id) as run:
+    async with official.with_official(
+        stack.temporal_address, script_of(turns), queue=run_id
+    ) as run:
         ended = await end_of(run, run_id, client)
-    return Measured(official.NAME, turns, await history_bytes(client, run_id), 0, ended)
+    return Measured(official.NAME, turns, (await history_of(client, run_id)).bytes, 0, ended)
 
 
 async def new_database(stack: DevStack, name: str) -> str:
@@ -266,19 +268,10 @@ def main() -> None:
             soft_wrap=True,
         )
         leave(1)
-    # Not below a closed folder: under root, Postgres runs as a user of its own.
-    data_dir = Path(tempfile.mkdtemp(prefix="commitline-bench-"))
-    try:
-        with (data_dir / "worker.log").open("w") as log:
-            log_to(log)
-            progress.print("Starting Temporal and Postgres")
-            with DevStack(data_dir, ui_port=None, persistent=False) as stack:
-                progress.print(f"One run of each system at {given.turns} turns", markup=False)
-                numbers = sorted(set(given.turns))
-                found = asyncio.run(measure(stack, numbers=numbers, progress=progress))
-                progress.print("Stopping Temporal and Postgres")
-    finally:
-        shutil.rmtree(data_dir, ignore_errors=True)
+    with bench_stack(progress) as stack:
+        progress.print(f"One run of each system at {given.turns} turns", markup=False)
+        numbers = sorted(set(given.turns))
+        found = asyncio.run(measure(stack, numbers=numbers, progress=progress))
     people = progress if given.json else Console(highlight=False)
     people.print(table_of(found))
     for note in notes_of(found):

@@ -28,6 +28,7 @@ from uuid import uuid4
 from rich.console import Console
 from rich.table import Table
 
+from commitline.bench.harness import check_durable
 from commitline.canonical import digest, dumps
 from commitline.devstack.postgres import Postgres
 from commitline.identity import Position, run_key
@@ -194,7 +195,8 @@ async def run(database_url: str, *, rounds: int, progress: Console) -> dict[str,
         )
         async with bare_pool.connection() as connection:
             await connection.execute(BARE_TABLE)
-            setting = await (await connection.execute("show fsync")).fetchone()
+        await check_durable(pool)
+        await check_durable(bare_pool)
         progress.print(f"Taking one action of each kind, {rounds} rounds")
         figures = await measure(
             {
@@ -211,7 +213,7 @@ async def run(database_url: str, *, rounds: int, progress: Console) -> dict[str,
         "ratio_domain_key": round(figures["ledger_domain_key"].median_ms / floor, 3),
         "target": TARGET,
         "rounds": rounds,
-        "fsync": setting is not None and setting["fsync"] == "on",
+        "fsync": True,  # else `check_durable` had raised
         **{name: asdict(found) for name, found in figures.items()},
     }
 

@@ -23,14 +23,15 @@ from typing import Any, Final
 from temporalio import workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from commitline.bench.harness import WORKER_OPTIONS, Run
-from commitline.worker import workflow_runner
+from commitline.bench.harness import Run
 
 NAME: Final = "temporalio-openai-agents"
 HOW_TO_INSTALL: Final = "pip install -e '.[bench]'"
 TIMEOUT: Final = timedelta(minutes=15)
 QUEUE: Final = "official"
+MAX_TURNS: Final = 10_000
 
 
 def _optional(module: str) -> Any:
@@ -47,20 +48,19 @@ INSTALLED: Final = None not in (integration, agents)
 
 
 @dataclass(frozen=True)
-class Job:
-    """What an agent is told, and its one tool."""
+class Script:
+    """An agent with one tool, and what its model answers."""
 
     instructions: str
-    prompt: str
     tool: Callable[..., Any]
     """An activity."""
-    calls: Sequence[Mapping[str, Any]]
-    """The arguments of the call that the model makes at each turn."""
+    calls: Callable[[str, int], Sequence[Mapping[str, Any]]]
+    """Returns the arguments of the calls that the model makes for a prompt at a turn, or none."""
     answer: str
     """What it says after them."""
 
 
-_jobs: Final[dict[str, Job]] = {}
+_scripts: Final[dict[str, Script]] = {}
 """By task queue: what a workflow of that queue does. The module is passed through its sandbox."""
 
 
@@ -69,25 +69,25 @@ class OfficialAgent:
     """An agent as the integration's documentation writes it."""
 
     @workflow.run
-    async def run(self) -> str:
+    async def run(self, prompt: str) -> str:
         """Go on until the model makes no call."""
-        job = _jobs[workflow.info().task_queue]
-        tool = integration.workflow.activity_as_tool(job.tool, start_to_close_timeout=TIMEOUT)
-        agent = agents.Agent(name="bench", instructions=job.instructions, tools=[tool])
+        script = _scripts[workflow.info().task_queue]
+        tool = integration.workflow.activity_as_tool(script.tool, start_to_close_timeout=TIMEOUT)
+        agent = agents.Agent(name="bench", instructions=script.instructions, tools=[tool])
         result = await agents.Runner.run(
             agent,
-            input=job.prompt,
-            max_turns=len(job.calls) + 1,
+            input=prompt,
+            max_turns=MAX_TURNS,
             run_config=agents.RunConfig(tracing_disabled=True),
         )
         return str(result.final_output)
 
 
 class Scripted:
-    """A model, and its own provider, that answers by how many calls stand in the request."""
+    """A model, and its own provider, that answers by the prompt and by the turns that follow it."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, script: Script) -> None:
+        self._script = script
 
     def get_model(self, model_name: str | None) -> Scripted:
         """Return the one model."""
@@ -96,38 +96,49 @@ class Scripted:
     async def get_response(self, *, input: Any, **rest: Any) -> Any:
         """Answer the turn that the request has come to."""
         items = [] if isinstance(input, str) else input
-        turn = sum(item.get("type") == "function_call" for item in items)
-        builders = integration.testing.ResponseBuilders
-        if turn == len(self._job.calls):
-            return builders.output_message(self._job.answer)
-        return builders.tool_call(
-            json.dumps(self._job.calls[turn]),
-            self._job.tool.__name__,
-            call_id=f"call_{turn}",  # the SDK drops what has an id that it has seen
-            item_id=f"fc_{turn}",
+        prompt = input if isinstance(input, str) else items[0]["content"]
+        calls = [item for item in items if item.get("type") == "function_call"]
+        turn = len({item["call_id"].partition("_")[0] for item in calls})
+        arguments = self._script.calls(prompt, turn)
+        if not arguments:
+            return integration.testing.ResponseBuilders.output_message(self._script.answer)
+        return agents.ModelResponse(
+            output=[self._call(turn, index, given) for index, given in enumerate(arguments)],
+            usage=agents.Usage(),
+            response_id=None,
         )
+
+    def _call(self, turn: int, index: int, arguments: Mapping[str, Any]) -> Any:
+        [made] = integration.testing.ResponseBuilders.tool_call(
+            json.dumps(arguments),
+            self._script.tool.__name__,
+            call_id=f"{turn}_{index}",  # the SDK drops what has an id that it has seen
+            item_id=f"fc_{turn}_{index}",
+        ).output
+        return made
 
 
 @asynccontextmanager
-async def with_official(address: str, job: Job, *, queue: str = QUEUE) -> AsyncIterator[Run]:
+async def with_official(address: str, script: Script, *, queue: str = QUEUE) -> AsyncIterator[Run]:
     """Serve the agent while the body runs."""
-    _jobs[queue] = job
+    _scripts[queue] = script
     plugin = integration.OpenAIAgentsPlugin(
         model_params=integration.ModelActivityParameters(start_to_close_timeout=TIMEOUT),
-        model_provider=Scripted(job),
+        model_provider=Scripted(script),
     )
     client = await Client.connect(address, plugins=[plugin])
     worker = Worker(
         client,
         task_queue=queue,
         workflows=[OfficialAgent],
-        activities=[job.tool],
-        workflow_runner=workflow_runner(),
-        **WORKER_OPTIONS,
+        activities=[script.tool],
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules("commitline")
+        ),
     )
+
+    async def run(id: str, prompt: str) -> str:
+        return await client.execute_workflow(OfficialAgent.run, prompt, id=id, task_queue=queue)
+
     async with worker:
-
-        async def run(id: str) -> str:
-            return await client.execute_workflow(OfficialAgent.run, id=id, task_queue=queue)
-
         yield run

@@ -23,7 +23,6 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from temporalio.client import Client
 from commitline import Agent, App, Effect, RunHandle, ScriptedModel, ToolContext, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
+from commitline.bench.harness import bench_stack
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack
@@ -251,16 +251,9 @@ def main() -> None:
     if given.runs < 1:
         parser.error("--runs: at least 1")
     progress = Console(stderr=True, highlight=False)
-    # Not below a closed folder: under root, Postgres runs as a user of its own.
-    data_dir = Path(tempfile.mkdtemp(prefix="commitline-bench-"))
-    try:
-        progress.print("Starting Temporal and Postgres")
-        with DevStack(data_dir, ui_port=None, persistent=False) as stack:
-            progress.print(f"Killing {given.runs} workers and stopping {given.runs} runs")
-            result = asyncio.run(measure(stack, data_dir, runs=given.runs, progress=progress))
-            progress.print("Stopping Temporal and Postgres")
-    finally:
-        shutil.rmtree(data_dir, ignore_errors=True)
+    with bench_stack(progress) as stack, tempfile.TemporaryDirectory() as folder:
+        progress.print(f"Killing {given.runs} workers and stopping {given.runs} runs")
+        result = asyncio.run(measure(stack, Path(folder), runs=given.runs, progress=progress))
     (progress if given.json else Console(highlight=False)).print(table_of(result))
     if given.json:
         print(json.dumps(result))

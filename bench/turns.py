@@ -1,140 +1,106 @@
-"""What a turn costs: Commitline, a hand-written Temporal workflow, the official integration.
+"""What a turn costs: Commitline, two hand-written Temporal workflows, the official integration.
 
-All are runs of one-call turns: ask the model, carry out the call that it makes, ask again.
-By hand that is a workflow with two activities per turn, the model's, which is given the whole
-list of messages, and the tool's; nothing is recorded outside history, so a crash between the
-tool's effect and its completion repeats the effect. The official OpenAI Agents integration for
-Temporal has the same two activities and the same gap, and is left out where it is not
-installed. Commitline's run asks the same questions and makes the same calls, and its actions
-and completions go through the ledger.
+All carry out the same jobs: ask the model, carry out the calls that it makes, ask again.
 
-One process, one Temporal server in memory, one Postgres with fsync on; a worker for each with
-the same options; their runs take turns, so that whatever disturbs the machine disturbs them
-alike.
+- *lean* and *whole list* are written by hand, see `by_hand.py`; *official* is the OpenAI Agents
+  integration for Temporal, see `official.py`. All three have the gap that Commitline closes: a
+  crash between the tool's effect and its completion repeats the effect.
+- *Commitline* asks the same questions and makes the same calls, and its actions and completions go
+  through the ledger.
 
-    python bench/turns.py [--runs 5] [--turns 50] [--json]
+Four loads: one run of one-call turns; 20 such runs side by side, and 100; and one run of turns
+with 20 calls side by side. One process with a worker for each kind, one Temporal server, one
+Postgres that waits for its disk, all with the settings that a user has; the kinds take turns, and
+who begins changes each round, so that whatever disturbs the machine disturbs them alike. A ratio is
+the median of the rounds' ratios. Exits with 1 where one is beyond its limit.
+
+    python bench/turns.py [--rounds 5] [--json]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import timedelta
+from statistics import median
 from typing import Any, Final
 
-from temporalio import activity, workflow
+from rich.console import Console
+from rich.table import Table
+from temporalio import activity
+from temporalio.client import Client
 
-with workflow.unsafe.imports_passed_through():
-    import argparse
-    import json
-    import shutil
-    import tempfile
-    import time
-    from collections.abc import AsyncIterator
-    from contextlib import AsyncExitStack, asynccontextmanager
-    from pathlib import Path
-    from statistics import median
-
-    from rich.console import Console
-    from rich.table import Table
-    from temporalio.client import Client
-    from temporalio.worker import Worker
-
-    from commitline import Agent, App, Effect, ToolContext, tool
-    from commitline.bench import official
-    from commitline.bench.harness import WORKER_OPTIONS, Run, history_bytes, log_to, with_commitline
-    from commitline.devstack import DevStack
-    from commitline.process import leave
-    from commitline.testing import ScriptedModel, call, say
-
-TARGET: Final = 1.3
-TARGET_OFFICIAL: Final = 1.0
-INSTRUCTIONS: Final = "You charge orders, one at a time, and say when you are done."
-PROMPT: Final = "Charge every open order."
-DONE: Final = "Every open order is charged."
-BY_HAND_QUEUE: Final = "by-hand"
+from commitline import Agent, App, Effect, ToolContext, tool
+from commitline.activities.contract.conversation import Completion
+from commitline.activities.model.model import ModelRequest
+from commitline.bench import official
+from commitline.bench.by_hand import by_hand
+from commitline.bench.harness import Run, bench_stack, history_of, with_commitline
+from commitline.bench.job import DONE, INSTRUCTIONS, Job, receipt_of
+from commitline.bench.processor import Processor, ProcessorTime
+from commitline.devstack import DevStack
+from commitline.process import leave
+from commitline.testing import call, say
 
 
-def order_of(turn: int) -> dict[str, Any]:
-    """Return the arguments of the call that the model makes at a turn."""
-    return {"order_id": f"order-{turn}", "amount_cents": 4999}
+@dataclass(frozen=True)
+class Load:
+    """Jobs that are carried out side by side."""
+
+    runs: int
+    job: Job
+    unit: str
+    """What its rate counts, per second."""
+
+    @property
+    def units(self) -> int:
+        """Turns; calls where a turn has several."""
+        return self.runs * self.job.turns * self.job.calls
 
 
-def receipt_of(order_id: str) -> dict[str, Any]:
-    """Return what the tool answers."""
-    return {"charge_id": f"ch_{order_id}", "state": "succeeded"}
+LOADS: Final = {
+    "one": Load(1, Job(50), "turns"),
+    "many": Load(20, Job(10), "turns"),
+    "crowd": Load(100, Job(4), "turns"),
+    "parallel": Load(1, Job(5, calls=20), "calls"),
+}
 
 
-# By hand: what one writes with the SDK alone, messages as chat completions has them.
+@dataclass(frozen=True)
+class Limit:
+    """A ratio of Commitline's rate, or time, to another kind's, and how far it may go."""
+
+    name: str
+    load: str
+    other: str
+    most: float | None = None
+    """Of the time that Commitline takes."""
+    least: float | None = None
+    """Of the rate at which Commitline works."""
+
+    def of(self, ours: float, theirs: float) -> float:
+        """Return the ratio of two times."""
+        return ours / theirs if self.most is not None else theirs / ours
+
+    def broken_by(self, ratio: float) -> bool:
+        """Whether a ratio is beyond it."""
+        return ratio > self.most if self.most is not None else ratio < (self.least or 0)
 
 
-@dataclass
-class LookUp:
-    """One model request."""
-
-    instructions: str
-    messages: list[dict[str, Any]]
-    turns: int
-
-
-@dataclass
-class Order:
-    """The arguments of one call."""
-
-    order_id: str
-    amount_cents: int
+LIMITS: Final = (
+    Limit("ratio", "one", "lean", most=1.1),
+    Limit("ratio_throughput", "many", "lean", least=0.9),
+    Limit("ratio_throughput_100", "crowd", "lean", least=0.9),
+    Limit("ratio_parallel", "parallel", "lean", least=1.0),
+    Limit("ratio_official", "one", "official", most=0.8),
+)
 
 
-@activity.defn
-async def ask_model(given: LookUp) -> dict[str, Any]:
-    """Answer the turn that the messages have come to."""
-    turn = sum(message["role"] == "assistant" for message in given.messages)
-    if turn == given.turns:
-        return {"role": "assistant", "content": DONE}
-    arguments = json.dumps(order_of(turn))
-    function = {"name": "charge_by_hand", "arguments": arguments}
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": "call_1", "type": "function", "function": function}],
-    }
-
-
-@activity.defn
-async def charge_by_hand(given: Order) -> dict[str, Any]:
-    """Charge an order."""
-    return receipt_of(given.order_id)
-
-
-@workflow.defn
-class ByHand:
-    """The loop with two activities per turn."""
-
-    @workflow.run
-    async def run(self, turns: int) -> str:
-        """Go on until the model makes no call."""
-        messages: list[dict[str, Any]] = [{"role": "user", "content": PROMPT}]
-        while True:
-            answer = await workflow.execute_activity(
-                ask_model,
-                LookUp(INSTRUCTIONS, messages, turns),
-                start_to_close_timeout=timedelta(minutes=15),
-            )
-            messages.append(answer)
-            if "tool_calls" not in answer:
-                return str(answer["content"])
-            for made in answer["tool_calls"]:
-                receipt = await workflow.execute_activity(
-                    charge_by_hand,
-                    Order(**json.loads(made["function"]["arguments"])),
-                    start_to_close_timeout=timedelta(minutes=15),
-                )
-                messages.append(
-                    {"role": "tool", "tool_call_id": made["id"], "content": json.dumps(receipt)}
-                )
-
-
-# With Commitline: the same agent, as an application writes it.
+# With Commitline: the agent, as an application writes it.
 
 
 @tool(effect=Effect.IDEMPOTENT)
@@ -143,12 +109,19 @@ async def charge_card(ctx: ToolContext, order_id: str, amount_cents: int) -> dic
     return receipt_of(order_id)
 
 
-def app_of(turns: int) -> App:
-    """Return an app whose model makes one call per turn."""
-    answers = [call(("charge_card", order_of(turn))) for turn in range(turns)]
-    model = ScriptedModel("scripted", [*answers, say(DONE)])
-    agent = Agent("bench", model, INSTRUCTIONS, [charge_card], max_steps=turns + 1)
-    return App(agents=[agent])
+class JobModel:
+    """Answers by the prompt and the turn, as the models of the other kinds do."""
+
+    name = "scripted"
+
+    async def complete(self, request: ModelRequest) -> Completion:
+        """Answer the turn that the request has come to."""
+        turn = sum(message.role == "assistant" for message in request.messages)
+        calls = Job.of(request.messages[0].text).arguments(turn)
+        return call(*(("charge_card", given) for given in calls)) if calls else say(DONE)
+
+
+APP: Final = App([Agent("bench", JobModel(), INSTRUCTIONS, [charge_card], max_steps=1000)])
 
 
 # In the official integration: the same agent again.
@@ -160,133 +133,191 @@ async def charge_officially(order_id: str, amount_cents: int) -> dict[str, Any]:
     return receipt_of(order_id)
 
 
-def job_of(turns: int) -> official.Job:
-    """Return the agent with its script."""
-    calls = [order_of(turn) for turn in range(turns)]
-    return official.Job(INSTRUCTIONS, PROMPT, charge_officially, calls, DONE)
+def _official_calls(prompt: str, turn: int) -> list[dict[str, Any]]:
+    return Job.of(prompt).arguments(turn)
+
+
+OFFICIAL: Final = official.Script(INSTRUCTIONS, charge_officially, _official_calls, DONE)
 
 
 # What is measured.
 
 
-@asynccontextmanager
-async def by_hand(client: Client, *, turns: int) -> AsyncIterator[Run]:
-    """Serve the hand-written workflow, with the options that our worker has."""
-    worker = Worker(
-        client,
-        task_queue=BY_HAND_QUEUE,
-        workflows=[ByHand],
-        activities=[ask_model, charge_by_hand],
-        **WORKER_OPTIONS,
+@dataclass(frozen=True)
+class Sample:
+    """One kind under one load, once."""
+
+    seconds: float
+    used: ProcessorTime
+
+
+async def sample(run: Run, load: Load, id: str, processor: Processor) -> Sample:
+    """Carry out the jobs of a load side by side."""
+    used, began = processor.now(), time.perf_counter()
+    answers = await asyncio.gather(
+        *(run(f"{id}-{number}", load.job.prompt) for number in range(load.runs))
     )
-    async with worker:
-
-        async def run(id: str) -> str:
-            return await client.execute_workflow(ByHand.run, turns, id=id, task_queue=BY_HAND_QUEUE)
-
-        yield run
+    seconds = time.perf_counter() - began
+    assert set(answers) == {DONE}, answers
+    return Sample(seconds, processor.now() - used)
 
 
-async def milliseconds_per_turn(run: Run, id: str, *, turns: int) -> float:
-    """Return how long a run takes, divided by its turns."""
-    began = time.perf_counter()
-    answer = await run(id)
-    taken = time.perf_counter() - began
-    assert answer == DONE, answer
-    return taken * 1000 / turns
+async def take_turns(
+    kinds: Mapping[str, Run], *, rounds: int, processor: Processor, progress: Console
+) -> dict[str, dict[str, list[Sample]]]:
+    """Put each kind under each load, round after round; return the samples by load and kind."""
+    samples: dict[str, dict[str, list[Sample]]] = {
+        load: {name: [] for name in kinds} for load in LOADS
+    }
+    names = list(kinds)
+    for number in range(rounds + 1):
+        # The first round warms up, and is not counted.
+        told = f"round {number} of {rounds}" if number else "warming up"
+        first = number % len(names)
+        for load_name, load in LOADS.items():
+            taken = {}
+            for name in names[first:] + names[:first]:
+                job_id = f"{name}-{load_name}-{number}"
+                taken[name] = await sample(kinds[name], load, job_id, processor)
+                if number:
+                    samples[load_name][name].append(taken[name])
+            seconds = ", ".join(f"{name} {taken[name].seconds:.2f} s" for name in names)
+            progress.print(f"  {told}, {load_name}: {seconds}")
+    return samples
 
 
-async def measure(stack: DevStack, *, runs: int, turns: int, progress: Console) -> dict[str, Any]:
+async def measure(stack: DevStack, *, rounds: int, progress: Console) -> dict[str, Any]:
     """Measure against running servers and return the result as JSON data."""
     client = await Client.connect(stack.temporal_address)
     async with AsyncExitStack() as serving:
         enter = serving.enter_async_context
-        ours = with_commitline(client, stack.database_url, app_of(turns), PROMPT)
-        kinds = {
-            "by_hand": await enter(by_hand(client, turns=turns)),
-            "commitline": await enter(ours),
-        }
+        kinds = dict(await enter(by_hand(client)))
         if official.INSTALLED:
-            theirs = official.with_official(stack.temporal_address, job_of(turns))
-            kinds["official"] = await enter(theirs)
-        times = await take_turns(kinds, runs=runs, turns=turns, progress=progress)
-        sizes = {name: await history_bytes(client, f"{name}-{runs}") for name in kinds}
-    middle = {name: median(taken) for name, taken in times.items()}
+            kinds["official"] = await enter(
+                official.with_official(stack.temporal_address, OFFICIAL)
+            )
+        kinds["commitline"] = await enter(with_commitline(client, stack.database_url, APP))
+        samples = await take_turns(
+            kinds, rounds=rounds, processor=Processor(stack), progress=progress
+        )
+        histories = {name: await history_of(client, f"{name}-one-{rounds}-0") for name in kinds}
+    turns = LOADS["one"].job.turns
     return {
-        "ratio": round(middle["commitline"] / middle["by_hand"], 3),
-        "target": TARGET,
-        "ratio_official": (
-            round(middle["commitline"] / middle["official"], 3) if "official" in kinds else None
-        ),
-        "target_official": TARGET_OFFICIAL,
-        "runs": runs,
-        "turns": turns,
-        "official": None,
+        **ratios_of(samples),
+        "limits": {limit.name: limit.most or limit.least for limit in LIMITS},
+        "rounds": rounds,
+        "fsync": True,  # else `check_durable` had raised
         **{
             name: {
-                "turn_ms": round(middle[name], 3),
-                "turns_ms": [round(taken, 3) for taken in times[name]],
-                "history_bytes": sizes[name],
+                **figures_of(samples, name),
+                "history_bytes_a_turn": round(histories[name].bytes / turns),
+                "history_events_a_turn": round(histories[name].events / turns, 1),
             }
             for name in kinds
         },
     }
 
 
-async def take_turns(
-    kinds: dict[str, Run], *, runs: int, turns: int, progress: Console
-) -> dict[str, list[float]]:
-    """Run each kind in turn, and return how long each run took, in milliseconds per turn."""
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    names = list(kinds)
-    for number in range(runs + 1):
-        # The first round warms up, and is not counted. Who begins changes each time.
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            taken = await milliseconds_per_turn(kinds[name], f"{name}-{number}", turns=turns)
-            told = f"run {number} of {runs}" if number else "warming up"
-            progress.print(f"  {told}, {name}: {taken:.1f} ms a turn")
-            if number:
-                times[name].append(taken)
-    return times
+def ratios_of(samples: dict[str, dict[str, list[Sample]]]) -> dict[str, Any]:
+    """Return each ratio, and beside it its smallest and largest of a round."""
+    found: dict[str, Any] = {}
+    spread = {}
+    for limit in LIMITS:
+        kinds = samples[limit.load]
+        rounds = [
+            limit.of(ours.seconds, theirs.seconds)
+            for ours, theirs in zip(kinds["commitline"], kinds.get(limit.other, []), strict=False)
+        ]
+        found[limit.name] = round(median(rounds), 3) if rounds else None
+        spread[limit.name] = [round(end(rounds), 3) for end in (min, max) if rounds]
+    return {**found, "spread": spread}
+
+
+def figures_of(samples: dict[str, dict[str, list[Sample]]], kind: str) -> dict[str, Any]:
+    """Return what a kind did under each load: medians, processor time from the 20 runs."""
+    seconds = {load: median(one.seconds for one in samples[load][kind]) for load in LOADS}
+    many = samples["many"][kind]
+
+    def processor_ms(of: str) -> float:
+        used = median(getattr(one.used, of) for one in many)
+        return round(used * 1000 / LOADS["many"].units, 2)
+
+    return {
+        "turn_ms": round(seconds["one"] * 1000 / LOADS["one"].units, 3),
+        "turns_a_second_20": round(LOADS["many"].units / seconds["many"], 1),
+        "turns_a_second_100": round(LOADS["crowd"].units / seconds["crowd"], 1),
+        "calls_a_second": round(LOADS["parallel"].units / seconds["parallel"], 1),
+        "worker_ms_a_turn": processor_ms("worker"),
+        "temporal_ms_a_turn": processor_ms("temporal"),
+        "postgres_ms_a_turn": processor_ms("postgres"),
+    }
+
+
+# What people see.
+
+COLUMNS: Final = {
+    "ms a\nturn": "turn_ms",
+    "turns/s\n20 runs": "turns_a_second_20",
+    "turns/s\n100 runs": "turns_a_second_100",
+    "calls/s\n20 calls": "calls_a_second",
+    "worker\nms": "worker_ms_a_turn",
+    "server\nms": "temporal_ms_a_turn",
+    "Postgres\nms": "postgres_ms_a_turn",
+    "history\nbytes": "history_bytes_a_turn",
+    "\nevents": "history_events_a_turn",
+}
 
 
 def table_of(result: dict[str, Any]) -> Table:
-    """Return the result for people."""
+    """Return what each kind did."""
     table = Table(
-        title=f"{result['runs']} runs of {result['turns']} turns (at most {TARGET} times by hand)",
-        caption=caption_of(result),
+        title=f"Medians of {result['rounds']} rounds; the last five columns are of a turn",
+        box=None,
+        pad_edge=False,
+        collapse_padding=True,
     )
-    table.add_column("kind", no_wrap=True)
-    for heading in ("median ms a turn", "fastest", "slowest", "history KB", "ratio"):
+    table.add_column("")
+    for heading in COLUMNS:
         table.add_column(heading, justify="right")
-    for name, told in (
-        ("by_hand", "Temporal by hand"),
+    for kind, told in (
+        ("lean", "by hand, lean"),
+        ("whole_list", "whole list"),
         ("official", "official"),
         ("commitline", "Commitline"),
     ):
-        found = result[name]
-        if found is None:
-            table.add_row(told, "not installed")
-            continue
-        table.add_row(
-            told,
-            f"{found['turn_ms']:.1f}",
-            f"{min(found['turns_ms']):.1f}",
-            f"{max(found['turns_ms']):.1f}",
-            f"{found['history_bytes'] / 1000:.0f}",
-            f"{found['turn_ms'] / result['by_hand']['turn_ms']:.2f}",
+        figures = result.get(kind)
+        cells = (
+            [
+                f"{figures[key]:,.0f}" if figures[key] >= 100 else f"{figures[key]:.1f}"
+                for key in COLUMNS.values()
+            ]
+            if figures
+            else ["not installed"]
         )
+        table.add_row(told, *cells)
     return table
 
 
-def caption_of(result: dict[str, Any]) -> str:
-    """Return how Commitline compares with the official integration, in words."""
-    if result["ratio_official"] is None:
-        return f"official: {official.NAME}"
-    return (
-        f"Commitline takes {result['ratio_official']:.2f} times as long as {official.NAME} "
-        f"(below {TARGET_OFFICIAL})"
+def lines_of(result: dict[str, Any]) -> Iterator[str]:
+    """Yield each ratio, as a sentence."""
+    for limit in LIMITS:
+        ratio = result[limit.name]
+        if ratio is None:
+            continue
+        what = "time" if limit.most is not None else "rate"
+        allowed = f"at most {limit.most}" if limit.most is not None else f"at least {limit.least}"
+        lowest, highest = result["spread"][limit.name]
+        verdict = "  MISSED" if limit.broken_by(ratio) else ""
+        yield (
+            f"{limit.name}: {ratio:.2f} times the {what} of {limit.other} "
+            f"({lowest:.2f} to {highest:.2f}; {allowed}){verdict}"
+        )
+
+
+def missed(result: dict[str, Any]) -> bool:
+    """Whether a ratio is beyond its limit."""
+    return any(
+        limit.broken_by(result[limit.name]) for limit in LIMITS if result[limit.name] is not None
     )
 
 
@@ -295,12 +326,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="What a turn costs, against Temporal by hand and the official integration."
     )
-    parser.add_argument("--runs", type=int, default=5, help="runs of each kind")
-    parser.add_argument("--turns", type=int, default=50, help="turns of each run")
+    parser.add_argument("--rounds", type=int, default=5, help="of each kind under each load")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
-    if given.runs < 1 or given.turns < 1:
-        parser.error("--runs and --turns: at least 1")
+    if given.rounds < 1:
+        parser.error("--rounds: at least 1")
     progress = Console(stderr=True, highlight=False)
     if not official.INSTALLED:
         progress.print(
@@ -308,24 +338,15 @@ def main() -> None:
             markup=False,
             soft_wrap=True,
         )
-    # Not below a closed folder: under root, Postgres runs as a user of its own.
-    data_dir = Path(tempfile.mkdtemp(prefix="commitline-bench-"))
-    try:
-        with (data_dir / "worker.log").open("w") as log:
-            log_to(log)
-            progress.print("Starting Temporal and Postgres")
-            with DevStack(data_dir, ui_port=None, persistent=False) as stack:
-                progress.print(f"Taking turns: {given.runs} runs of {given.turns} turns each")
-                result = asyncio.run(
-                    measure(stack, runs=given.runs, turns=given.turns, progress=progress)
-                )
-                progress.print("Stopping Temporal and Postgres")
-    finally:
-        shutil.rmtree(data_dir, ignore_errors=True)
-    (progress if given.json else Console(highlight=False)).print(table_of(result))
+    with bench_stack(progress) as stack:
+        result = asyncio.run(measure(stack, rounds=given.rounds, progress=progress))
+    people = progress if given.json else Console(highlight=False)
+    people.print(table_of(result))
+    for line in lines_of(result):
+        people.print(line, soft_wrap=True)
     if given.json:
         print(json.dumps(result))
-    leave(0)
+    leave(int(missed(result)))
 
 
 if __name__ == "__main__":
