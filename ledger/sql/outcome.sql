@@ -146,10 +146,12 @@ update agent_domain_keys d set held_by = null, undone_by = a.undone_by
  where a.key = %(key)s and a.status = 'done' and a.undone_by is not null
    and d.domain_key = a.domain_key and d.held_by = a.key;
 
--- dequeue: these actions have an end: the relay has nothing more to do about them, nor about what
--- they undo.
-delete from agent_relay where key = any(%(keys)s)
-    or key in (select undoes from agent_actions where key = any(%(keys)s));
+-- dequeue: these actions have an end: the relay has nothing more to do about them. Nor is it to undo
+-- what they undo; but if it is to send that, or to look it up, it still is.
+delete from agent_relay
+ where key = any(%(keys)s)
+    or (why = 'undo'
+        and key in (select undoes from agent_actions where key = any(%(keys)s)));
 
 -- relay_undo: it happened after its run had been undone: the relay undoes it, too.
 insert into agent_relay (key, why, tool)

@@ -54,6 +54,7 @@ from commitline.ledger import (
 )
 from commitline.ledger.pool import Pool
 from commitline.tests.builders import (
+    DECLINED,
     NOON,
     action_request,
     attempt,
@@ -429,6 +430,17 @@ async def test_what_undoes_is_linked_to_what_holds_the_fact_and_is_the_undo_of_t
     assert second == "outbox/order-1-charge~2:0"
     assert back_again == "outbox/re-1~of2:0"
     assert (await the(ledger, back_again)).undoes == second
+
+
+async def test_a_refund_that_comes_before_its_charge_leaves_that_in_the_queue(
+    url: str, ledger: ActionLedger, pool: Pool
+) -> None:
+    charged = await committed(url, charge, {"order_id": "1"})
+    back = await committed(url, take_back, {"order_id": "1"})
+
+    await carried_out(ledger, back, DECLINED)
+
+    assert await queue(pool) == [charged]
 
 
 @pytest.mark.parametrize("first", ["is recorded", "is unknown"])
