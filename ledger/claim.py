@@ -57,7 +57,7 @@ from .claim_rules import (
     waits_for_answer,
     why_parked,
 )
-from .outcome import end_intent, mark_undone
+from .outcome import call_off, end_intent, mark_undone
 from .outcome_rules import conflict_outcome
 from .question_rules import Question
 from .questions import close_expired
@@ -146,7 +146,7 @@ class _Claimant:
                 # it undoes: that is there now.
                 continue
             except _NeverSent as found:
-                await end_intent(self._connection, found.key, found.outcome)
+                await call_off(self._connection, found.key, found.outcome)
         return await self._claim_found()
 
     async def _claim_found(self) -> Claim | None:
@@ -216,9 +216,7 @@ class _Claimant:
             await close_expired(self._connection, holder, question)
             holder = await self._lock_action(holder.key)
         if holder.state == "intent" and not await self._will_be_sent(holder):
-            never = NEVER_SENT.result
-            await execute(self._connection, "void_intent", key=holder.key, result=never)
-            await execute(self._connection, "dequeue", keys=[holder.key])
+            await end_intent(self._connection, holder.key, NEVER_SENT)
             holder = await self._lock_action(holder.key)
         if holder.state == "error" and not holder.effect_possible:
             # It was an intent until now: nothing was sent, and the key is free.

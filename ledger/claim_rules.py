@@ -132,7 +132,7 @@ def _judge_attempt(found: Action, request: ActionRequest, attempt: Attempt) -> V
 
 def take_over(found: Action, *, can_look_up: bool, lookup_only: bool = False) -> Verdict:
     """Judge a dispatched row whose attempt is over, by the row's effect, not by newer code."""
-    if lookup_only:
+    if lookup_only or found.undone_by is not None:  # it would happen after it was undone
         return Verdict.LOOK_UP if can_look_up else Verdict.PARK
     if found.effect is Effect.IDEMPOTENT and not found.key_forgotten:
         return Verdict.TAKE_OVER
@@ -155,6 +155,8 @@ def settles_in(found: Action, request: ActionRequest) -> timedelta:
 def why_parked(found: Action, *, lookup_only: bool = False) -> str:
     """Return why a row that `take_over` parks is not sent again."""
     lost = "an earlier attempt was lost after it was dispatched"
+    if found.undone_by is not None:
+        return f"{lost}, and {found.undone_by} has undone it since"
     if lookup_only:
         return f"{lost}, its run is over, and {found.tool} has no lookup"
     if found.effect is Effect.IDEMPOTENT:

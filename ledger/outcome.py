@@ -16,7 +16,7 @@ from .action_records import Action, Outcome
 from .claim_results import Dispatched, HeldClaim
 from .outcome_rules import judge_settlement, standing_outcome
 from .run_records import Run
-from .statements import Connection, execute, fetch, fetch_all, fetch_rows
+from .statements import Connection, execute, fetch, fetch_all, fetch_row, fetch_rows
 
 
 async def record_outcome(
@@ -50,7 +50,7 @@ async def _record_in_full(
         if not await execute(connection, "record", **parameters):
             if not await execute(connection, "record_late", **parameters):
                 return False
-            repeats = await fetch_rows(connection, "settle_repeats", **parameters)
+            repeats = await fetch_rows(connection, "settle_repeats", key=claim.key)
             await _write_consequences(connection, [claim.key, *(row["key"] for row in repeats)])
         if releases:
             await release(connection, claim.key, claim.domain_key)
@@ -93,18 +93,20 @@ async def park_action(
     return found
 
 
-async def void_intent(connection: Connection, action: Action, outcome: Outcome) -> None:
-    """End an intent of which nothing will be sent; its row and its domain key's are locked."""
-    await execute(connection, "void_intent", key=action.key, result=outcome.result)
-    await release(connection, action.key, action.domain_key)
+async def end_intent(connection: Connection, key: ActionKey, outcome: Outcome) -> bool:
+    """End an intent of which nothing will be sent; return whether it was one.
+
+    All that follows is written with it. Its domain key's row is locked. Safe to repeat.
+    """
+    row = await fetch_row(connection, "end_intent", key=key, result=outcome.result)
+    return row is not None and bool(row["ended"])
 
 
-async def end_intent(connection: Connection, key: ActionKey, outcome: Outcome) -> None:
-    """End an intent of which nothing will be sent, in a transaction of its own. Safe to repeat."""
+async def call_off(connection: Connection, key: ActionKey, outcome: Outcome) -> bool:
+    """The same, in a transaction of its own."""
     async with connection.transaction():
-        found = await lock_with_domain_key(connection, key)
-        if found is not None and found.state == "intent":
-            await void_intent(connection, found, outcome)
+        await lock_with_domain_key(connection, key)
+        return await end_intent(connection, key, outcome)
 
 
 async def release(connection: Connection, key: ActionKey, domain_key: str | None) -> None:

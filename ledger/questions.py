@@ -20,7 +20,7 @@ from ..errors import AnswerRefused, Fenced, RunNotRunning
 from ..identity import ActionKey, RunKey
 from .action_records import Action
 from .claim_results import Dispatched, HeldClaim
-from .outcome import lock_with_domain_key, void_intent
+from .outcome import end_intent, lock_with_domain_key
 from .question_rules import Question, QuestionRequest, raised_before
 from .run_records import Run
 from .run_rules import may_raise_question
@@ -218,7 +218,7 @@ async def close_expired(connection: Connection, action: Action, question: Questi
     Not one that an attempt is at work on: that attempt raises its question again by itself.
     """
     if action.state == "intent":
-        await void_intent(connection, action, question.not_executed)
+        await end_intent(connection, action.key, question.not_executed)
     elif action.state == "dispatched" and not action.leased:
         given = {"token": None, "reason": _NOT_ANSWERED, "over": False, "failures": None}
         await execute(connection, "park", key=action.key, **given)

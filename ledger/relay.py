@@ -15,11 +15,11 @@ from ..canonical import scrub, storable
 from ..errors import ReopenRefused
 from ..identity import ActionKey
 from .action_records import Action, Effect, Outcome
-from .outcome import release
+from .outcome import call_off
 from .relay_rules import LostRun, QueuedAction, RelayEntry, check_reopens
 from .row_factory import read
 from .run_records import Run
-from .statements import Connection, LedgerCalls, execute, fetch, fetch_row
+from .statements import Connection, LedgerCalls, execute, fetch
 
 _TAKEN_FOR: Final = timedelta(seconds=15)
 """How long a relay has to begin with what it has taken. If it dies, the delay is so long."""
@@ -104,20 +104,7 @@ class RelayLedger(LedgerCalls):
         """
         never = Outcome.error(kind=kind, message=scrub(why, limit=1_000), effect_possible=False)
 
-        async def work(connection: Connection) -> bool:
-            async with connection.transaction():
-                seen = await fetch(connection, Action, "get_action", key=key)
-                if seen is not None and seen.domain_key is not None:
-                    # The domain key first: that is the lock order.
-                    await execute(connection, "lock_domain_key", domain_key=seen.domain_key)
-                ended = await fetch_row(connection, "call_off", key=key, result=never.result)
-                if ended is None:
-                    return False
-                await release(connection, key, ended["domain_key"])
-                await execute(connection, "dequeue", keys=[key])
-                return True
-
-        return await self._call(work)
+        return await self._call(lambda connection: call_off(connection, key, never))
 
     async def leave_to_person(self, key: ActionKey, reason: str) -> None:
         """Leave an action to a person that the relay could not settle, time after time.

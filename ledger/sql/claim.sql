@@ -166,7 +166,7 @@ returning key;
 update agent_actions
    set claim_token = null, claimed_by = null, attempt_at = null, lease_until = null,
        sent_until = null, dispatched_at = null, tries = tries - 1,
-       failures = greatest(failures, %(failures)s)
+       failures = greatest(failures, %(failures)s), undone_by = null
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and tries = 1
    and not looking_up and parked_at is null
 returning key;

@@ -34,17 +34,9 @@ update agent_actions
             and (parked_at is not null or lease_until < clock_timestamp())))
 returning key;
 
--- settle_repeats: the calls that were answered with an action that was unknown until now. What was
--- undone while it was unknown is undone for them, too.
-update agent_actions
-   set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
-       undone_by = case when %(effect_possible)s then (
-                        select f.undone_by from agent_actions f where f.key = %(key)s) end,
-       result = %(result)s::json, done_at = clock_timestamp(),
-       parked_at = null, parked_reason = null,
-       settled_at = clock_timestamp(), notified_version = null
- where duplicate_of = %(key)s and parked_at is not null
-returning key;
+-- settle_repeats: the calls that were answered with an action that was unknown until now; see
+-- commitline_settle_repeats in the migration.
+select key from commitline_settle_repeats(%(key)s) key;
 
 -- settle: a person settles an unknown action, and with it the calls that were answered with it.
 update agent_actions
@@ -82,13 +74,9 @@ update agent_actions
  where key = %(key)s and status = 'pending' and parked_at is null and dispatched_at is null
 returning *, clock_timestamp() as now;
 
--- void_intent: end an intent of which nothing was sent, and nothing will be.
-update agent_actions
-   set status = 'done', outcome = 'error', effect_possible = false,
-       result = %(result)s::json, done_at = clock_timestamp(),
-       settled_at = case when relayed then clock_timestamp() end
- where key = %(key)s and status = 'pending' and dispatched_at is null and parked_at is null
-returning key;
+-- end_intent: end an intent of which nothing was sent, and nothing will be, if it is one; see
+-- commitline_end_intent in the migration.
+select commitline_end_intent(%(key)s, %(result)s::json) as ended;
 
 -- release_domain_key: the action that holds the key had no effect, for certain.
 update agent_domain_keys set held_by = null

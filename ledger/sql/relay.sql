@@ -63,15 +63,6 @@ returning *, clock_timestamp() as now;
 -- holder_of: the action that holds a business fact.
 select held_by from agent_domain_keys where domain_key = %(domain_key)s;
 
--- call_off: end an intent of a run that has ended for good: nothing was sent, and nothing will be.
-update agent_actions
-   set status = 'done', outcome = 'error', effect_possible = false,
-       result = %(result)s::json, done_at = clock_timestamp(),
-       -- Its model read that it is accepted.
-       settled_at = case when relayed then clock_timestamp() end
- where key = %(key)s and status = 'pending' and dispatched_at is null
-returning key, domain_key;
-
 -- park_unsettled: the relay could not settle it, time after time: a person does.
 update agent_actions
    set parked_at = clock_timestamp(), parked_reason = %(reason)s

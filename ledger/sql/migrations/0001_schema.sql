@@ -625,6 +625,49 @@ exception when sqlstate 'CL000' then
 end
 $function$;
 
+-- The calls that were answered with an action which was unknown until now end as it did. What was
+-- undone while it was unknown is undone for them, too. Returns their keys.
+create function commitline_settle_repeats(first text)
+returns setof text
+language sql as $function$
+    update agent_actions r
+       set status = 'done', outcome = f.outcome, effect_possible = f.effect_possible,
+           undone_by = case when f.effect_possible then f.undone_by end,
+           result = f.result, done_at = clock_timestamp(),
+           parked_at = null, parked_reason = null,
+           settled_at = clock_timestamp(), notified_version = null
+      from agent_actions f
+     where f.key = first and f.status = 'done'
+       and r.duplicate_of = first and r.parked_at is not null
+    returning r.key
+$function$;
+
+-- Ends an intent of which nothing was sent, and nothing will be; returns whether it was one. All that
+-- follows is written with it: its domain key is free, its repeats are settled, and the relay has
+-- nothing to do about it. Every intent ends here. The domain key is locked before.
+create function commitline_end_intent(intent text, error json)
+returns boolean
+language plpgsql as $function$
+declare
+    fact text;
+begin
+    update agent_actions
+       set status = 'done', outcome = 'error', effect_possible = false, result = error,
+           done_at = clock_timestamp(),
+           -- Its model read that it is accepted.
+           settled_at = case when relayed then clock_timestamp() end
+     where key = intent and status = 'pending' and dispatched_at is null and parked_at is null
+    returning domain_key into fact;
+    if not found then
+        return false;
+    end if;
+    update agent_domain_keys set held_by = null where domain_key = fact and held_by = intent;
+    delete from agent_relay where key = intent;
+    perform commitline_settle_repeats(intent);
+    return true;
+end
+$function$;
+
 -- The outbox's statement, in the caller's transaction: it writes the intent, and notifies the relay
 -- at the commit. One statement, so that it is the same for every driver. The request is JSON, so
 -- that a later release can add to it while this one is still deployed.
@@ -662,6 +705,7 @@ declare
     sent      text;
     run       text;
     standing  text;
+    stands    boolean;
 begin
     if fact !~ '^[ -}]{1,247}$' collate "C" or fact !~ '[^ ]' then
         raise exception 'no domain key: %', fact using errcode = 'invalid_parameter_value';
@@ -699,19 +743,15 @@ begin
             return;
         end if;
         -- An intent that no worker will send any more holds nothing.
-        update agent_actions a
-           set status = 'done', outcome = 'error', effect_possible = false,
-               result = '{"type":"NeverSent","message":"its run ended before anything was sent, and the business fact was asked for again"}',
-               done_at = clock_timestamp(),
-               settled_at = case when relayed then clock_timestamp() end
-         where a.key = holder and a.status = 'pending' and a.dispatched_at is null
-           and a.parked_at is null
-           and not exists (
-                select from agent_runs r where r.run_key = a.run_key
+        select exists (
+                select from agent_actions a join agent_runs r using (run_key)
+                 where a.key = holder
                    and (r.state = 'running'
                         or (a.relayed and r.state = 'ended' and r.stopped_at is null)
-                        or (a.position like 'undo-%' and r.state = 'undoing')));
-        if not found then
+                        or (a.position like 'undo-%' and r.state = 'undoing')))
+               or not commitline_end_intent(holder, '{"type":"NeverSent","message":"its run ended before anything was sent, and the business fact was asked for again"}')
+          into stands;
+        if stands then
             if held.tool is distinct from request->>'tool'
                or held.effective_digest is distinct from request->>'effective_digest' then
                 return query select holder, 'conflict';
@@ -722,7 +762,6 @@ begin
             return query select holder, 'existing';
             return;
         end if;
-        delete from agent_relay where key = holder;
     end if;
     if undone_before is not null then
         return query select undone_before, 'undone';
