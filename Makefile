@@ -12,15 +12,18 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test check format bench soak dev clean
+.PHONY: help demo test test-full check format bench soak dev clean
 
 help: ## List these targets.
-	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 demo: $(VENV)/.installed-demo ## Kill workers at the worst moments; count charges and undos.
 	$(BIN)/commitline demo
 
-test: $(VENV)/.installed-all ## Run every test, against real servers that it starts itself.
+test: $(VENV)/.installed-all ## Run the tests, against real servers that it starts itself.
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow'
+
+test-full: $(VENV)/.installed-all ## The same, and the tests that are marked slow.
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The two type checkers side by side: each keeps one core for half a minute.
