@@ -261,6 +261,11 @@ class Action:
         return self.lease_until is not None and self.lease_until > self.now
 
     @property
+    def may_be_sent(self) -> bool:
+        """Whether an attempt so far may still send something, also one that lost its claim."""
+        return self.sent_until is not None and self.sent_until > self.now
+
+    @property
     def key_life(self) -> timedelta | None:
         """How long the downstream system still remembers the key; None is for ever."""
         if self.key_ttl is None or self.dispatched_at is None:

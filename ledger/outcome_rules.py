@@ -36,6 +36,11 @@ def judge_settlement(key: ActionKey, found: Action | None, word: Outcome) -> Act
         raise SettlementRefused(
             f"an attempt may be at work on {key} until {found.lease_until:%Y-%m-%d %H:%M:%S %Z}"
         )
+    if found.may_be_sent and not word.effect_possible:
+        raise SettlementRefused(
+            f"an attempt whose call was taken over may still send {key} until "
+            f"{found.sent_until:%Y-%m-%d %H:%M:%S %Z}: nobody can know yet that it did not happen"
+        )
     return found
 
 

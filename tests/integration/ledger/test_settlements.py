@@ -25,6 +25,7 @@ from commitline.tests.builders import (
     NOON,
     action_request,
     attempt,
+    dispatched,
     open_run,
     parked,
 )
@@ -134,6 +135,21 @@ async def test_nobody_settles_what_an_attempt_may_still_be_doing(ledger: ActionL
             await ledger.settle(charge(position).key, DID_NOT_HAPPEN, by="ada")
 
     assert [one.state for one in await ledger.list(RUN)] == ["unknown", "unknown"]
+
+
+async def test_nobody_says_that_it_did_not_happen_while_a_lost_attempt_may_still_send(
+    ledger: ActionLedger,
+) -> None:
+    request = action_request(RUN, tool="charge_card")
+    await dispatched(ledger, request, attempt(0))  # taken for dead, and alive
+    second = await dispatched(ledger, request, attempt(1))
+    await ledger.park(second, "declined: charged already?")
+
+    with pytest.raises(SettlementRefused, match="may still send"):
+        await ledger.settle(request.key, DID_NOT_HAPPEN, by="ada")
+
+    [settled] = await ledger.settle(request.key, RECEIPT, by="ada")
+    assert settled.state == "ok"
 
 
 async def test_what_is_no_unknown_is_not_settled(ledger: ActionLedger, pool: Pool) -> None:
