@@ -44,7 +44,7 @@ update agent_actions
        undone_by = case when %(effect_possible)s then (
                         select f.undone_by from agent_actions f where f.key = %(key)s) end,
        result = %(result)s::json, done_at = clock_timestamp(),
-       settled_at = case when parked_at is not null or relayed
+       settled_at = case when parked_at is not null or reopened_at is not null or relayed
                          then clock_timestamp() else settled_at end,
        notified_version = null,
        parked_at = null, parked_reason = null,

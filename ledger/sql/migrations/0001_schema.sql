@@ -654,8 +654,9 @@ begin
     update agent_actions
        set status = 'done', outcome = 'error', effect_possible = false, result = error,
            done_at = clock_timestamp(),
-           -- Its model read that it is accepted.
-           settled_at = case when relayed then clock_timestamp() end
+           -- Its model read that it is accepted, or unknown.
+           settled_at = case when relayed or reopened_at is not null
+                             then clock_timestamp() end
      where key = intent and status = 'pending' and dispatched_at is null and parked_at is null
     returning domain_key into fact;
     if not found then

@@ -6,7 +6,7 @@ import pytest
 
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger
-from commitline.tests.builders import DECLINED, dispatched
+from commitline.tests.builders import DECLINED, after_noon, dispatched
 from commitline.tests.integration.ledger.shipments import (
     DOMAIN_KEY,
     RECEIPT,
@@ -58,6 +58,17 @@ async def test_what_a_person_settled_is_pending_and_its_repetitions(ledger: Acti
 
     assert [(one.position, one.decided_by) for one in found] == [("0.0", "ada"), ("1.0", "ada")]
     assert await pending(ledger, RUN_B) == ["1.0"]
+
+
+async def test_what_a_person_settled_after_it_was_reopened_is_pending(ledger: ActionLedger) -> None:
+    claim = await dispatched(ledger, action(), attempt())
+    await ledger.park(claim, "its answer was lost")  # the model has read that it is unknown
+    await ledger.runs.end(RUN_A, attempt_at=after_noon(1))
+    await ledger.undo.reopen(claim.key)
+
+    await ledger.settle(claim.key, RECEIPT, by="ada")
+
+    assert await pending(ledger) == ["0.0"]
 
 
 async def test_what_is_settled_is_pending_in_the_order_in_which_it_became_known(
