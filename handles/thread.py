@@ -137,8 +137,9 @@ class ThreadHandle:
     async def delete(self, *, by: str = "") -> None:
         """Delete the conversation for good: messages, requests and replies. Safe to repeat.
 
-        A run under way writes no more of it, and ends with `ThreadDeleted`. The actions of its
-        tools stay in the ledger. Temporal deletes its history after the namespace's retention.
+        A run under way writes no more of it, and ends with `ThreadDeleted`. What it did stands, and
+        its actions stay in the ledger. Temporal deletes its history after the namespace's
+        retention.
 
         Args:
             by: Who does: the client's ``authorize`` gets it.

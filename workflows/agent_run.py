@@ -139,7 +139,6 @@ class AgentRun(BaseRun):
                     await _answer_handlers()
             except (Exception, asyncio.CancelledError) as err:
                 await self._end(err, may_undo=turns.spec.may_undo)
-                raise
             if self._rolling:
                 return
             await self._close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -145,18 +145,25 @@ class BaseRun:
 
     async def _end(
         self, error: BaseException, *, may_undo: bool, unless: Sequence[str] = ()
-    ) -> None:
+    ) -> NoReturn:
         """End a run that failed or was stopped: undo what must be undone, and close the run.
 
+        Raises the error that the run ends with. It is decided before the undo begins: a stop that
+        comes during the undo does not turn a failure into a cancellation.
+
         Args:
-            error: How it ended.
+            error: How its work ended.
             may_undo: Whether one of its tools can be undone.
             unless: As for `Undo.run`.
         """
+        final = await final_error(error)
         if may_undo:
             await self._undo(error, unless)
         if self._undone is None:
             await self._close()
+        if final is error:
+            raise final
+        raise final from error
 
     async def _undo(self, error: BaseException, unless: Sequence[str] = ()) -> None:
         """Undo what the run did, if it must be undone."""

@@ -96,7 +96,6 @@ class PlanRun(BaseRun):
                 may_undo=any(found.compensated for found in spec.tools),
                 unless=[name for name, found in self._tools.items() if _is_final(found)],
             )
-            raise
         await self._close()
 
     async def _open(self, given: PlanInput) -> PlanSpec:

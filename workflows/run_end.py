@@ -18,13 +18,28 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import ErrorFields, passed_on
     from ..activities.contract.turns import RUN_LOST
     from ..canonical import scrub
-    from ..errors import Fenced, ModelUnavailable, NodeTimeout, RunNotRunning, StaleThread
+    from ..errors import (
+        Fenced,
+        ModelUnavailable,
+        NodeTimeout,
+        RunNotRunning,
+        StaleThread,
+        ThreadDeleted,
+    )
     from ..identity import parent_of
     from .action_headers import this_run
     from .activity_calls import cancelled
 
 _STOP_WAIT: Final = timedelta(seconds=10)
 """How long a run that may start nothing waits for the cancellation that follows a stop."""
+_STANDS: Final = (
+    StaleThread.__name__,
+    ThreadDeleted.__name__,
+    Fenced.__name__,
+    RunNotRunning.__name__,
+    RUN_LOST,
+)
+"""The types of failures after which what the run did stands."""
 
 
 def is_stop(error: BaseException) -> bool:
@@ -45,7 +60,7 @@ def undo_reason(error: BaseException) -> str | None:
         return None  # the parent's undo includes it
     if not isinstance(error, FailureError):
         return None  # a fault of this code fails the workflow task; once mended, the run goes on
-    if _goes_on_elsewhere(error) or _is_retried(error):
+    if _stands(error) or _is_retried(error):
         return None
     return f"it failed: {_text_of(error)}"
 
@@ -80,11 +95,14 @@ def _text_of(error: BaseException) -> str:
     return scrub(f"{cause.type}: {fields.message}", limit=500)
 
 
-def _goes_on_elsewhere(error: BaseException) -> bool:
-    """Whether another workflow has the run or its conversation, and so what the run did."""
+def _stands(error: BaseException) -> bool:
+    """Whether what the run did stands, although it failed.
+
+    Another workflow has the run or its conversation, and goes on with what it did. Or a person
+    has deleted the conversation: that says nothing of what the run did.
+    """
     cause = error.cause if isinstance(error, ActivityError) else error
-    kind = cause.type if isinstance(cause, ApplicationError) else None
-    return kind in (StaleThread.__name__, Fenced.__name__, RunNotRunning.__name__, RUN_LOST)
+    return isinstance(cause, ApplicationError) and cause.type in _STANDS
 
 
 def _is_retried(error: BaseException) -> bool:

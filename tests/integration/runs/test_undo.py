@@ -35,6 +35,7 @@ from commitline.errors import (
     NotAuthorized,
     ResetRefused,
     RunError,
+    ThreadDeleted,
     UndoRefused,
 )
 from commitline.identity import RunKey
@@ -202,6 +203,62 @@ async def test_a_stop_that_undoes_is_not_stopped_by_another_nor_by_a_cancellatio
     assert fates(report) == [("2.0", "unknown"), ("1.0", "undone"), ("0.0", "undone")]
     assert report.state == "partly compensated"
     assert (found.state, found.stop_reason) == ("ended", "enough")
+
+
+async def test_a_run_that_is_stopped_during_its_undo_ends_as_it_failed(bench: Bench) -> None:
+    shop = Shop()
+    shop.held.clear()
+
+    def away(_: Any) -> Completion:
+        raise ModelUnavailable("the model is away")
+
+    async with bench.serving(shop.app(charges("1"), away)) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await shop.refunding.wait()
+        stopping = await run.stop(reason="enough", compensate=True, wait_seconds=0)
+        shop.held.set()
+        with pytest.raises(ModelUnavailable, match="the model is away") as failed:
+            async with asyncio.timeout(60):
+                await run.result()
+        status = await run.status()
+        again = await run.stop(reason="once more")
+        [found] = await (await client.ledger()).runs.list(workflow_id=run.id)
+
+    assert "The run is compensated: 1 undone" in str(failed.value)
+    assert [stopping.state, status.state, again.state] == ["stopping", "failed", "failed"]
+    assert (found.stop_reason or "").startswith("it failed: ModelUnavailable: model request 1")
+    assert shop.log == ["charge 1", "refund 1 receipt-1"]
+
+
+async def test_what_a_run_did_stands_when_its_conversation_is_deleted(bench: Bench) -> None:
+    shop = Shop()
+    thread = fresh_id("thread")
+    charging, go_on = asyncio.Event(), asyncio.Event()
+
+    @tool(effect=Effect.AT_MOST_ONCE, compensate=shop.refund)
+    async def transfer(order_id: str) -> str:
+        """Take a while."""
+        charging.set()
+        await go_on.wait()
+        return "transferred"
+
+    turns = (charges("1"), call(("transfer", {"order_id": "2"})), say("Done."))
+    app = shop.app(*turns, extra=[transfer])
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "go", thread=thread)
+        await charging.wait()
+        await client.thread(thread).delete()
+        go_on.set()
+        with pytest.raises(ThreadDeleted):
+            async with asyncio.timeout(60):
+                await run.result()
+        untouched = list(shop.log)
+        left = await run.undo_report()
+        report = await run.undo(reason="ordered by mistake")
+
+    assert untouched == ["charge 1"]
+    assert [one.fate for one in left.actions] == ["stands", "stands"]
+    assert report.state == "compensated"
 
 
 async def test_a_plain_stop_undoes_nothing_until_somebody_asks(bench: Bench) -> None:
