@@ -52,14 +52,16 @@ class PlanUndo:
 
 @dataclass(frozen=True)
 class UndoStep:
-    """From `PLAN_UNDO`, or `PLAN_SETTLEMENT`, to the workflow: one call."""
+    """From `PLAN_UNDO`, or `PLAN_SETTLEMENT`, to the workflow: one call.
+
+    Its arguments do not travel: they may be as large as a result. The guard has them from the
+    ledger.
+    """
 
     key: ActionKey
     """The action that the call settles or undoes."""
     tool: str
     """The tool that is called."""
-    arguments: str = "{}"
-    """JSON text."""
     limits: CallLimits = field(default_factory=lambda: CallLimits(None, None))
     """The deadlines of the call."""
     summary: str = ""

@@ -57,7 +57,12 @@ class RequestReader:
             return Prepared(self._as_it_stands(await self._stored(self._key)))
         undone = None if header.undoes is None else await self._stored(header.undoes)
         undoes = None if undone is None else _undoes(undone)
+        begun = None if undone is None else await self._get(self._key)
         try:
+            if undone is not None:
+                # They do not travel. What the row says of an undo that was begun counts.
+                made = guarded.undo_args(undone) if begun is None else begun.args
+                args = guarded.stored_args(made)
             request = guarded.request(args, header)
         except Exception as err:
             # An application's validator may raise anything, on every attempt.

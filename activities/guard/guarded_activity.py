@@ -133,6 +133,10 @@ class GuardedActivity:
             thread_id=header.thread_id or header.run_key,
         )
 
+    def undo_args(self, undone: Action) -> str:
+        """See `Guarded`: only tools undo."""
+        raise DefinitionError(f"{self.name!r} undoes nothing, so not {undone.key}")
+
     def stored_args(self, request_args: str) -> Sequence[Any]:
         """See `Guarded`."""
         payloads = [_payload(kept) for kept in parse(request_args)]

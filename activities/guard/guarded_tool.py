@@ -14,7 +14,7 @@ from temporalio import activity
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from ...canonical import parse
+from ...canonical import dumps, parse
 from ...errors import ActionError, DefinitionError, IdempotencyKeyConflict
 from ...ledger import Action, ActionRequest, Outcome, Question
 from ..app.state_copy import GivenState, StateCopy, current_state
@@ -91,6 +91,10 @@ class GuardedTool:
             owner=activity.info().workflow_id,
             detached=tool.detached and header.purpose == "forward",
         )
+
+    def undo_args(self, undone: Action) -> str:
+        """See `Guarded`."""
+        return dumps(self._tool.undo_arguments(undone.args, undone.recorded))
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
         """See `Guarded`."""

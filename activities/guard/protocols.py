@@ -95,6 +95,14 @@ class Guarded(Protocol):
         """
         ...
 
+    def undo_args(self, undone: Action) -> str:
+        """Return the arguments with which a call of it undoes another action, as JSON text.
+
+        Raises:
+            UnrepresentableValue: They have no JSON form.
+        """
+        ...
+
     def stored_args(self, request_args: str) -> Sequence[Any]:
         """Return the activity's arguments, made from the stored text."""
         ...

@@ -151,7 +151,7 @@ class SettlementActivities:
         )
         what = "Find out what became of" if lookup_only else "Call"
         summary = markdown_line(f"{what} {found.tool}: {found.args}")
-        return UndoStep(found.key, found.tool, found.args, limits, summary, header)
+        return UndoStep(found.key, found.tool, limits, summary, header)
 
     def _limits(self, made: Tool) -> CallLimits:
         """Return the deadlines of a call for which no run waits, with time for all of its tries."""

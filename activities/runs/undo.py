@@ -36,10 +36,7 @@ from .undo_steps import UndoSteps
 log = Log()
 
 _STEPS: Final = 20
-"""How many steps are planned at a time: their arguments travel."""
-_MAX_ARGUMENTS: Final = 1_000_000
-"""Characters of the arguments of all steps of a plan. They escape to twice as many in the payload,
-and Temporal refuses a payload over 2 MiB again and again."""
+"""How many steps are planned at a time."""
 _LISTED: Final = 200
 """How many actions a report lists where it travels; the ledger has them all."""
 _LISTED_CHARACTERS: Final = 300
@@ -88,7 +85,7 @@ class UndoActivities:
         request = unpack(PlanUndo, raw)
         passed, unserved = frozenset(request.passed), frozenset(request.unserved)
         found = await self._undo.plan(request.run_key, passed=passed)
-        steps = _travelling([await self._step(one) for one in found[:_STEPS]])
+        steps = [await self._step(one) for one in found[:_STEPS]]
         served = list(takewhile(lambda one: not one.unserved or one.tool in unserved, steps))
         if steps and not served:
             leave_to_other_workers(steps[0].tool)
@@ -116,23 +113,6 @@ class UndoActivities:
         if due.parked and not step.problem and not await self._undo.reopen(due.reopens):
             step = replace(step, header=None, problem="an attempt may be at work on it")
         return replace(step, passes=due.passes)
-
-
-def _travelling(steps: Sequence[UndoStep]) -> list[UndoStep]:
-    """Return the first steps, as many as one payload can hold."""
-    fitting: list[UndoStep] = []
-    room = _MAX_ARGUMENTS
-    for step in steps:
-        size = len(step.arguments)
-        if size > _MAX_ARGUMENTS:
-            problem = f"its arguments have {size} characters, too many to travel"
-            fitting.append(UndoStep(step.key, step.tool, problem=problem, passes=step.passes))
-        elif size > room:
-            break
-        else:
-            room -= size
-            fitting.append(step)
-    return fitting
 
 
 def _short_report(report: UndoReport, reasons: Mapping[ActionKey, str]) -> UndoReport:

@@ -1,7 +1,7 @@
-"""The calls of an undo, and of a settlement: arguments, deadlines and header of each.
+"""The calls of an undo, and of a settlement: deadlines and header of each.
 
 No run plans these calls, so this module makes them from the action's row and from the tool that
-the worker serves.
+the worker serves. The guard makes their arguments, in the same way.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class UndoSteps:
         limits = step_limits(made)
         header = replace(step_header(found, limits, "settle"), lookup_only=lookup_only)
         summary = markdown_line(f"Find out what became of {found.tool} at {found.position}")
-        return UndoStep(found.key, found.tool, found.args, limits, summary, header)
+        return UndoStep(found.key, found.tool, limits, summary, header)
 
     def undo_of(self, due: DueUndo) -> UndoStep:
         """Return the call of the compensator that undoes an action."""
@@ -72,7 +72,7 @@ class UndoSteps:
             undoes=found.key,
         )
         summary = markdown_line(f"Undo {found.tool} at {found.position}: {name}")
-        return UndoStep(found.key, name, arguments, limits, summary, header)
+        return UndoStep(found.key, name, limits, summary, header)
 
 
 def step_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHeader:

@@ -1,43 +1,18 @@
-"""Which steps of an undo travel together, and what of its report travels."""
+"""What of an undo's report travels."""
 
 from __future__ import annotations
 
 import pytest
 
 from commitline.activities.contract.encoding import to_text
-from commitline.activities.contract.undo import UndoOutcome, UndoStep
-from commitline.activities.runs.undo import _MAX_ARGUMENTS, _short_report, _travelling
+from commitline.activities.contract.undo import UndoOutcome
+from commitline.activities.runs.undo import _short_report
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import ActionFate, UndoReport
 from commitline.ledger.undo_rules import Fate
 from commitline.workflows.undo import in_words
 
 TWO_MIB = 2 * 1024 * 1024
-
-
-def step(name: str, size: int) -> UndoStep:
-    return UndoStep(ActionKey(name), "refund", '"' * size, passes=ActionKey(f"{name}-undo"))
-
-
-def test_steps_travel_as_many_as_fit_and_at_least_one() -> None:
-    third = _MAX_ARGUMENTS // 3
-    steps = [step(name, third) for name in "abcd"]
-
-    first, second = _travelling(steps), _travelling(steps[3:])
-
-    assert [first, second] == [steps[:3], steps[3:]]
-    assert len(to_text(first)) < TWO_MIB, "though every character escapes"
-    assert _travelling([step("a", _MAX_ARGUMENTS), step("b", 1)]) == [step("a", _MAX_ARGUMENTS)]
-
-
-def test_a_step_that_cannot_travel_is_skipped_and_holds_up_no_other() -> None:
-    huge, small = step("a", _MAX_ARGUMENTS + 1), step("b", 1)
-
-    skipped, kept = _travelling([huge, small])
-
-    assert (skipped.arguments, skipped.header, skipped.passes) == ("{}", None, huge.passes)
-    assert "too many to travel" in skipped.problem
-    assert kept == small
 
 
 def fate(index: int, what: Fate, *, run: str = "r/1", text: str = "") -> ActionFate:

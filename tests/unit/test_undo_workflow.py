@@ -35,7 +35,7 @@ async def test_what_cannot_begin_is_skipped_in_the_end(
     header = ActionHeader(
         RUN, Position("undo-0.0"), "d", purpose="undo", undoes=ActionKey("r/1:0.0")
     )
-    step = UndoStep(ActionKey("r/1:0.0"), "refund", "{}", CallLimits(1, 1), "Undo", header=header)
+    step = UndoStep(ActionKey("r/1:0.0"), "refund", CallLimits(1, 1), "Undo", header=header)
 
     await undo._take_step(step, 1)
 

@@ -139,6 +139,31 @@ async def test_a_large_result_of_an_action_is_told_bounded_and_kept_whole(bench:
     assert size_of(history) < 100_000
 
 
+async def test_what_returned_a_large_result_is_undone_with_the_whole_of_it(bench: Bench) -> None:
+    given: list[int] = []
+
+    @tool(effect=Effect.IDEMPOTENT)
+    async def take_back(part: int, result: str) -> str:
+        """Undo it."""
+        given.append(len(result))
+        return "taken back"
+
+    @tool(effect=Effect.IDEMPOTENT, compensate=take_back)
+    async def hand_out(part: int) -> str:
+        """Return so many characters."""
+        return "x" * 1_200_000
+
+    app = one_agent([hand_out], [call(("hand_out", {"part": 1}))], max_steps=1)
+    async with bench.serving(app) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        with pytest.raises(MaxStepsExceeded, match="The run is compensated: 1 undone"):
+            await run.result()
+        history = await bench.history(run.id)
+
+    assert given == [1_200_000]
+    assert size_of(history) < 100_000
+
+
 async def test_a_large_result_of_a_read_is_told_bounded_and_kept_whole(bench: Bench) -> None:
     script = [call(("look", {"part": 1, "size": LARGE})), say("Done.")]
 
