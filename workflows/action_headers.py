@@ -12,7 +12,7 @@ import inspect
 from collections import Counter
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from temporalio import workflow
@@ -63,6 +63,8 @@ class Surroundings:
     """The conversation's version after the turn that planned the calls."""
     changes_limit: int | None = None
     """Characters that one call's changes of the state may have."""
+    limits: CallLimits = field(default_factory=lambda: CallLimits(None, None))
+    """The deadlines of the call."""
 
 
 surroundings: ContextVar[Surroundings] = ContextVar(
@@ -131,9 +133,6 @@ class _Outbound(WorkflowOutboundInterceptor):
 
     def _header(self, input: StartActivityInput, around: Surroundings) -> ActionHeader:
         position = self._position(input)
-        limits = CallLimits.before_backstops(
-            input.start_to_close_timeout, input.schedule_to_close_timeout
-        )
         again = position in self._scheduled
         self._scheduled.add(position)
         return ActionHeader(
@@ -141,8 +140,8 @@ class _Outbound(WorkflowOutboundInterceptor):
             position,
             requested_digest(workflow.payload_converter().to_payloads(input.args)),
             again=again,
-            attempt_seconds=limits.attempt_seconds,
-            node_seconds=limits.node_seconds,
+            attempt_seconds=around.limits.attempt_seconds,
+            node_seconds=around.limits.node_seconds,
             thread_id=around.thread_id,
             content_limit=around.content_limit,
             thread_version=around.thread_version,

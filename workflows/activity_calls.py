@@ -1,7 +1,8 @@
 """How a workflow of ours runs an activity: until it has ended, whatever happens to its workers.
 
-Attempts are not limited: a dead worker or a ledger that is away must not use them up. What ends
-a call is decided by the guard and by the model's activity, within their deadlines.
+Attempts are not limited, and neither is the time for all of them: a dead worker or a ledger that
+is away must not use them up. What ends a call is decided by the guard and by the model's activity,
+within their deadlines. A wait is made of attempts as well, so it costs the history nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TimedOutError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.activity_failure import NOT_STARTED, as_failure
+    from ..activities.contract.activity_failure import as_failure
     from ..activities.contract.deadlines import CallLimits
     from ..activities.contract.encoding import pack
     from ..errors import CommitlineError
@@ -33,11 +34,6 @@ _RELAY_HEARTBEAT: Final = timedelta(seconds=10)
 _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
 )
-_RESTART_DELAYS: Final = (1, 2, 4, 8, 15, 30)
-"""Seconds before a call that was not dispatched starts again, the first time, the second, …"""
-_TIMEOUTS: Final = 2
-"""How often the server may give a call up, because its workers died or there was none. Then the
-ledger says what became of it."""
 
 
 async def run_activity(
@@ -48,12 +44,8 @@ async def run_activity(
     limits: CallLimits,
     heartbeat_seconds: float,
     summary: str,
-    max_restarts: int | None = None,
 ) -> RawValue | None:
     """Run the activity of a call or of a model turn; return None where the server gave it up.
-
-    A call that was not dispatched (the ledger is away, another action works under its key)
-    starts again with a fresh clock, so an outage ends no run.
 
     Args:
         activity: Its type.
@@ -62,37 +54,26 @@ async def run_activity(
         limits: Its deadlines.
         heartbeat_seconds: How soon Temporal notices a dead worker.
         summary: For the UI.
-        max_restarts: How often it may start again; None is without limit.
     """
-    restarts = timeouts = 0
-    while True:
-        try:
-            answer: RawValue = await workflow.execute_activity(
-                activity,
-                argument,
-                result_type=RawValue,
-                activity_id=at,
-                start_to_close_timeout=min(limits.start_to_close, limits.schedule_to_close),
-                schedule_to_close_timeout=limits.schedule_to_close,
-                heartbeat_timeout=timedelta(seconds=heartbeat_seconds),
-                retry_policy=_RETRY,
-                # The default would report the run as cancelled while its tool still works.
-                cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
-                summary=summary,
-            )
-            return answer
-        except ActivityError as err:
-            if cancelled():
-                raise
-            if type_of(err) == NOT_STARTED and restarts != max_restarts:
-                await workflow.sleep(_RESTART_DELAYS[min(restarts, len(_RESTART_DELAYS) - 1)])
-                restarts += 1
-            elif isinstance(err.cause, TimedOutError):
-                timeouts += 1
-                if timeouts == _TIMEOUTS:
-                    return None
-            else:
-                raise
+    try:
+        answer: RawValue = await workflow.execute_activity(
+            activity,
+            argument,
+            result_type=RawValue,
+            activity_id=at,
+            # There is no schedule_to_close: the time begins when the call may start.
+            start_to_close_timeout=limits.start_to_close,
+            heartbeat_timeout=timedelta(seconds=heartbeat_seconds),
+            retry_policy=_RETRY,
+            # The default would report the run as cancelled while its tool still works.
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=summary,
+        )
+        return answer
+    except ActivityError as err:
+        if cancelled() or not isinstance(err.cause, TimedOutError):
+            raise
+        return None  # an operator has set a time-out
 
 
 async def run_ledger_activity(activity: str, request: Any, summary: str) -> RawValue:

@@ -7,6 +7,7 @@ run the activity -> the attempt could not record the outcome: have it recorded
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -35,6 +36,11 @@ with workflow.unsafe.imports_passed_through():
     )
     from .progress import CallState
 
+_MAX_WAITS: Final = 60
+"""How often a call may wait to be started that no run planned. Nothing can stop an undo, so nothing
+may keep it for ever: it skips what could not begin for half an hour, and a later undo can try it.
+An action of the relay is due again later."""
+
 
 async def settled_reply(
     activity: str,
@@ -45,7 +51,6 @@ async def settled_reply(
     limits: CallLimits,
     heartbeat_seconds: float,
     summary: str,
-    max_restarts: int | None = None,
 ) -> Reply:
     """Make a call; return its reply when its outcome is recorded, or when it is surely unknown.
 
@@ -57,10 +62,9 @@ async def settled_reply(
         limits: Its deadlines.
         heartbeat_seconds: How soon Temporal notices a dead worker.
         summary: For the UI.
-        max_restarts: How often a call that was not dispatched starts again; None is without
-            limit.
     """
     limit = content_share()
+    surroundings.set(replace(surroundings.get(), limits=limits))
     while True:
         raise_if_cancelled()
         answer = await run_activity(
@@ -70,7 +74,6 @@ async def settled_reply(
             limits=limits,
             heartbeat_seconds=heartbeat_seconds,
             summary=summary,
-            max_restarts=max_restarts,
         )
         if answer is not None:
             reply = unpack(Reply, answer)
@@ -88,17 +91,18 @@ async def settled_reply(
             return reply
 
 
-async def step_reply(
-    step: UndoStep, header: ActionHeader, *, heartbeat_seconds: float, max_restarts: int
-) -> Reply:
+async def step_reply(step: UndoStep, header: ActionHeader, *, heartbeat_seconds: float) -> Reply:
     """Make a call that no run planned: one of an undo, or of the relay.
 
     Args:
         step: The call.
         header: Its own; `UndoStep.header`.
         heartbeat_seconds: How soon Temporal notices a dead worker.
-        max_restarts: As for `settled_reply`.
+
+    Raises:
+        ActivityError: It could not begin for half an hour, among others.
     """
+    header = replace(header, max_waits=_MAX_WAITS)
     surroundings.set(Surroundings(calls_tools=True, header=header))
     try:
         return await settled_reply(
@@ -109,7 +113,6 @@ async def step_reply(
             limits=step.limits,
             heartbeat_seconds=heartbeat_seconds,
             summary=step.summary,
-            max_restarts=max_restarts,
         )
     finally:
         surroundings.set(Surroundings())

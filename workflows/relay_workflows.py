@@ -7,8 +7,6 @@ done, or parked for a person, or due again later.
 
 from __future__ import annotations
 
-from typing import Final
-
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
@@ -31,10 +29,6 @@ with workflow.unsafe.imports_passed_through():
     from .activity_calls import run_ledger_activity, run_relay_activity
     from .finished_call import state_of, step_reply
     from .progress import Progress
-
-_MAX_RESTARTS: Final = 20
-"""How often a call that was not dispatched starts again. Then the action is due again later, so
-this workflow's history stays short, however long the outage lasts."""
 
 
 @workflow.defn(name=SETTLE_ACTION)
@@ -80,9 +74,7 @@ async def _call(step: UndoStep, heartbeat_seconds: float, progress: Progress) ->
         return step.problem
     call = progress.begin(step.header.position, step.summary)
     _show(progress)
-    reply = await step_reply(
-        step, step.header, heartbeat_seconds=heartbeat_seconds, max_restarts=_MAX_RESTARTS
-    )
+    reply = await step_reply(step, step.header, heartbeat_seconds=heartbeat_seconds)
     call.state = state_of(reply)
     if reply.action_key is None:
         return scrub(str(reply.content), limit=300)  # no row was written: it was not called

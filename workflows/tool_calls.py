@@ -32,7 +32,10 @@ with workflow.unsafe.imports_passed_through():
 
 _CHECK_AGAIN: Final = 3_600.0
 """Seconds after which a run that waits for a person reads the ledger once more: the update that
-brings the decision or the answer may be lost."""
+brings the decision or the answer may be lost. Twice as long each time, since each look stays in
+the history, of each call that waits."""
+_CHECK_DAILY: Final = 86_400.0
+"""The longest time between two looks."""
 
 
 class ToolCalls:
@@ -120,6 +123,7 @@ class ToolCalls:
             arguments,
             digest(parse(arguments)),
         )
+        look_in = _CHECK_AGAIN
         while True:
             raise_if_cancelled()
             answer = await run_ledger_activity(
@@ -135,9 +139,10 @@ class ToolCalls:
             with suppress(TimeoutError):
                 await workflow.wait_condition(
                     lambda: at in self.decided,
-                    timeout=min(approval.wait_seconds, _CHECK_AGAIN),
+                    timeout=min(approval.wait_seconds, look_in),
                     timeout_summary=markdown_line(f"{at} {name} waits for a person"),
                 )
+            look_in = min(2 * look_in, _CHECK_DAILY)
             self.decided.discard(at)
 
     async def _reply(
@@ -174,14 +179,15 @@ class ToolCalls:
         if wait:
             call.state, call.question = "awaiting_answer", question.message
             self._show()
-        reply = None
+        reply, look_in = None, _CHECK_AGAIN
         while wait and key not in self.answered:
             with suppress(TimeoutError):
                 await workflow.wait_condition(
                     lambda: key in self.answered,
-                    timeout=min(wait, _CHECK_AGAIN),
+                    timeout=min(wait, look_in),
                     timeout_summary=f"{at} waits for an answer",
                 )
+            look_in = min(2 * look_in, _CHECK_DAILY)
             raise_if_cancelled()
             if key in self.answered:
                 break

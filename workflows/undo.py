@@ -37,9 +37,6 @@ with workflow.unsafe.imports_passed_through():
 
 _TRY_AGAIN: Final = "`commitline undo RUN` tries again what stands."
 _ALL_UNDONE: Final = "What can be undone of it is undone."
-_MAX_RESTARTS: Final = 60
-"""How often a call that was not dispatched starts again. Nothing can stop an undo, so nothing may
-keep it for ever: it skips what could not begin for half an hour, and a later undo can try it."""
 _MAX_REASONS: Final = 200
 """How many reasons travel to the report, which lists no more actions."""
 
@@ -109,12 +106,7 @@ class Undo:
         call = self._progress.begin(step.header.position, step.summary)
         self._show(self._progress.state)
         try:
-            reply = await step_reply(
-                step,
-                step.header,
-                heartbeat_seconds=heartbeat_seconds,
-                max_restarts=_MAX_RESTARTS,
-            )
+            reply = await step_reply(step, step.header, heartbeat_seconds=heartbeat_seconds)
         except ActivityError as err:
             # It must not keep the other actions from being undone.
             self._skip(step, str(err.cause or err))

@@ -35,7 +35,7 @@ class ActionHeader:
     attempt_seconds: float | None = None
     """The deadline of one attempt; None is no limit of ours."""
     node_seconds: float | None = None
-    """The deadline of the call with its retries, from when it was scheduled."""
+    """The deadline of the call with its retries, from when it may start."""
     thread_id: str | None = None
     """The conversation, where it is not the run's own."""
     content_limit: int | None = None
@@ -45,6 +45,8 @@ class ActionHeader:
     """Nothing is sent: what became of it is asked, or left to a person."""
     undoes: ActionKey | None = None
     """The action that this one undoes."""
+    max_waits: int | None = None
+    """How often the call may wait to be started; None is as often as it must."""
     tries: int | None = None
     """How often the tool may fail it; None is as often as the tool says."""
     thread_version: int | None = None

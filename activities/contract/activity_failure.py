@@ -2,7 +2,7 @@
 
     as_failure    one of our errors; final or retried, as the error's class says
     again         Temporal starts another attempt after a while, by design
-    not_started   nothing was dispatched: the workflow starts the call again, with a new clock
+    not_started   nothing was dispatched, and the call has waited for as long as it may; final
 
 Temporal carries an error as a text and a type. `ErrorFields` travel beside them, in the
 failure's details, so that whoever shows the error later takes message, code and remedy from
@@ -33,8 +33,7 @@ from ...errors import (
 from ...redaction import redact
 
 NOT_STARTED: Final = "NotStarted"
-"""The type of the failure of a call that was not dispatched: the run waits, and starts it
-again, with a new clock."""
+"""The type of the failure of a call that was not dispatched."""
 
 _BENIGN: Final = ApplicationErrorCategory.BENIGN
 """For what happens by design: the SDK need not log a traceback of it."""
@@ -127,5 +126,5 @@ def again(kind: str, text: str, *, delay: timedelta) -> ApplicationError:
 
 
 def not_started(reason: str) -> ApplicationError:
-    """Return the failure by which a workflow of ours starts a call again."""
+    """Return the final failure of a call that nothing was dispatched of."""
     return ApplicationError(scrub(reason), type=NOT_STARTED, non_retryable=True, category=_BENIGN)

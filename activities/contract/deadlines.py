@@ -10,9 +10,11 @@ The most specific setting wins, in this order: the run's for a tool, the tool's,
 agent's, the default. None, zero and less mean no limit. A setting that is no number is logged,
 and the default is used.
 
-Deadlines are enforced inside the activity. The server's time-outs lie beyond them as backstops,
-because the SDK starts the next attempt before it cancels the old one. Our deadlines travel beside
-the server's time-outs, because the server cuts its own down to what is left of the workflow's.
+Deadlines are enforced inside the activity. The server's time-out of an attempt lies beyond them as
+a backstop, because the SDK starts the next attempt before it cancels the old one. Our deadlines
+travel beside it, because the server cuts its own down to what is left of the workflow's. There is
+no time-out of the server's for a call with its retries: the server would count the time in which
+the call cannot start.
 
 `runner.clock` says what is left of them, `runner.bounded_call` ends a call by them, and
 `guard.invocation.failure_of` says what a time-out means.
@@ -34,7 +36,7 @@ from ...logs import Log
 log = Log()
 
 BACKSTOP: Final = timedelta(seconds=30)
-"""How far the server's time-outs lie beyond our deadlines: for a slow claim or a slow record."""
+"""How far the server's time-out lies beyond our deadlines: for a slow claim or a slow record."""
 NO_LIMIT: Final = timedelta(days=3650)
 """The server's time-out where there is no limit: the server wants one."""
 
@@ -69,30 +71,18 @@ class CallLimits:
     attempt_seconds: float | None
     """For one attempt."""
     node_seconds: float | None
-    """For the call with its retries, from when it was scheduled."""
+    """For the call with its retries, from when it may start."""
 
     @property
     def start_to_close(self) -> timedelta:
         """The server's time-out of one attempt."""
-        return _beyond(self.attempt_seconds)
-
-    @property
-    def schedule_to_close(self) -> timedelta:
-        """The server's time-out of the call with its retries."""
-        return _beyond(self.node_seconds)
+        return NO_LIMIT if self.nearest is None else timedelta(seconds=self.nearest) + BACKSTOP
 
     @property
     def nearest(self) -> float | None:
         """The nearer of the two, which ends the attempt."""
         given = [one for one in (self.attempt_seconds, self.node_seconds) if one is not None]
         return min(given, default=None)
-
-    @classmethod
-    def before_backstops(
-        cls, start_to_close: timedelta | None, schedule_to_close: timedelta | None
-    ) -> CallLimits:
-        """Return the deadlines from which the workflow set the server's time-outs."""
-        return cls(_within(start_to_close), _within(schedule_to_close))
 
 
 @dataclass(frozen=True)
@@ -167,11 +157,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity; read as text it means what it says
     return value if value is None or isinstance(value, str | int | float | list) else repr(value)
-
-
-def _beyond(seconds: float | None) -> timedelta:
-    return NO_LIMIT if seconds is None else timedelta(seconds=seconds) + BACKSTOP
-
-
-def _within(server: timedelta | None) -> float | None:
-    return None if server is None or server >= NO_LIMIT else (server - BACKSTOP).total_seconds()

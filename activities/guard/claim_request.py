@@ -120,7 +120,7 @@ class RequestReader:
                 header.thread_id or header.run_key, header.thread_version
             )
         except LedgerUnavailable as err:
-            raise self._call.not_started(err.message) from err
+            raise self._call.not_started(err.message, dispatched=False) from err
         given = GivenState(text, header.changes_limit or MAX_STATE)
         assert guarded.state is not None
         guarded.state.check(given)
@@ -136,7 +136,7 @@ class RequestReader:
         try:
             return await self._ledger.get(key)
         except LedgerUnavailable as err:
-            raise self._call.not_started(err.message) from err
+            raise self._call.not_started(err.message, dispatched=False) from err
 
     def _as_it_stands(self, found: Action) -> ActionRequest:
         header, guarded = self._call.header, self._call.guarded

@@ -33,6 +33,7 @@ from ...ledger import (
     LookUp,
     Parked,
 )
+from ..runner.attempt_notes import AttemptNotes
 from ..runner.bounded_call import despite_cancellation
 from ..runner.clock import now
 from .guarded_call import GuardedCall
@@ -43,7 +44,7 @@ LEASE_GRACE: Final = timedelta(seconds=30)
 MAX_LEASE: Final = timedelta(hours=24)
 
 _CLAIM_SECONDS: Final = 10.0
-"""How long one attempt waits for its claim; then the workflow starts the call again."""
+"""How long one attempt waits for its claim; then a later attempt starts the call."""
 _LATEST_CLAIM_SECONDS: Final = 15.0
 """After which a claim is given back: the last one began in time, and its answer was slow."""
 _SLOW_CLAIM: Final = timedelta(seconds=5)
@@ -102,7 +103,7 @@ class Claims:
     async def _claim_when_free(self) -> Claimed:
         """Claim; wait for a while for a ledger that is away, and for another action's attempt.
 
-        A claim that was surely not committed is not waited for: the workflow waits instead.
+        A claim that was surely not committed is not waited for here: a later attempt starts it.
         """
         perhaps_committed = False
         while True:
@@ -115,7 +116,7 @@ class Claims:
                 perhaps_committed = perhaps_committed or err.reached
                 self._call.log.warning("ledger.unavailable", reason=err.message)
                 if not perhaps_committed or self._is_over():
-                    raise self._call.not_started(err.message) from err
+                    raise self._call.not_started(err.message, dispatched=perhaps_committed) from err
                 await asyncio.sleep(UNAVAILABLE_SECONDS)
                 continue
             if not isinstance(claim, Busy):
@@ -174,7 +175,8 @@ class Claims:
         self._call.log.info("ledger.key_busy", holder=holder)
         if activity.is_worker_shutdown() or self._call.spent() > _CLAIM_SECONDS:
             # Nothing has begun here, and the wait must not use up the time of the call.
-            raise self._call.not_started(f"{holder} is at work on the same business fact")
+            reason = f"{holder} is at work on the same business fact"
+            raise self._call.not_started(reason, dispatched=False)
         delay = _BUSY_SECONDS[min(self._waits, len(_BUSY_SECONDS) - 1)]
         self._waits += 1
         await asyncio.sleep(delay)
@@ -186,7 +188,13 @@ class Claims:
 
 
 def _attempt(call: GuardedCall) -> Attempt:
-    """Return what the row says of the running attempt."""
+    """Return what the row says of the running attempt.
+
+    From here on the attempt may dispatch, so a note that nothing was dispatched is taken back.
+    """
+    notes = AttemptNotes.read()
+    if notes.undispatched:
+        replace(notes, undispatched=0).leave()
     info = activity.info()
     nearest = call.limits.nearest
     bound = info.start_to_close_timeout if nearest is None else timedelta(seconds=nearest)
@@ -196,5 +204,5 @@ def _attempt(call: GuardedCall) -> Attempt:
         lease=min((bound or MAX_LEASE) + LEASE_GRACE, MAX_LEASE),
         deadline=min((bound or MAX_LEASE) + _SLOW_CLAIM, MAX_LEASE),
         scheduled_at=info.scheduled_time,
-        repeats=info.attempt > 1,
+        repeats=call.repeats,
     )

@@ -36,7 +36,6 @@ from ...ledger import Action, ActionRequest, Effect, Outcome
 from ...ledger.result_codec import error_text
 from ..app.tool_failure import Exceptions, ToolFailure, exception_classes
 from ..contract.action_header import ActionHeader
-from ..contract.activity_failure import NOT_STARTED
 from ..contract.deadlines import LONGEST, CallLimits
 from ..runner.clock import time_left
 
@@ -229,10 +228,6 @@ class _Replies:
     def refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> NoReturn:
         """See `protocols.Replies`."""
         raise _failure(type(error).__name__, str(error), key) from error
-
-    def not_started(self, reason: str) -> ApplicationError:
-        """See `protocols.Replies`: nothing was called, and Temporal tries again."""
-        return ApplicationError(scrub(reason), type=NOT_STARTED)
 
 
 def _kept(payload: Payload) -> Json:

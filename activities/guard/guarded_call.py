@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Final
-
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from ...canonical import scrub
 from ...logs import Log
 from ..contract.action_header import ActionHeader
-from ..contract.activity_failure import NOT_STARTED, again
+from ..contract.activity_failure import NOT_STARTED
+from ..runner.attempt_notes import AttemptNotes
 from ..runner.clock import now
 from .metrics import count
 from .protocols import Guarded
+from .start_later import start_later
 
 log = Log()
-
-_RELAY_ATTEMPTS: Final = 50
-"""Up to which attempt a call of the relay is tried again before the relay starts it anew."""
-_RELAY_DELAY: Final = timedelta(seconds=2)
 
 
 class GuardedCall:
@@ -55,7 +50,7 @@ class GuardedCall:
         """Whether no earlier attempt can have written anything, so that a READ need not look.
 
         That is the first attempt in the run's first execution: a reset and a retry of the workflow
-        run in another one. What the workflow starts again has `ActionHeader.again`.
+        run in another one. What the workflow schedules again has `ActionHeader.again`.
 
         The number of an attempt is no sign by itself: `temporal activity reset` sets it back to
         one. Such an attempt was scheduled later than its activity was.
@@ -75,13 +70,31 @@ class GuardedCall:
         """Count an event of the call in the worker's metrics."""
         count(name, self.guarded.name)
 
-    def not_started(self, reason: str) -> ApplicationError:
-        """Return the failure of a call that could not be dispatched.
+    @property
+    def repeats(self) -> bool:
+        """Whether an attempt before this one may have dispatched the call.
 
-        The relay must wait until the lease of the attempt that has the row has run out. A call
-        that the relay started anew could not tell its own earlier attempt from another's, so this
-        one is tried again for a while.
+        The number of an attempt is no sign by itself; see `nothing_written_before`.
         """
-        if self.header.purpose == "relay" and activity.info().attempt < _RELAY_ATTEMPTS:
-            return again(NOT_STARTED, scrub(reason), delay=_RELAY_DELAY)
-        return self.guarded.replies.not_started(reason)
+        info = activity.info()
+        if info.attempt == 1:
+            return info.current_attempt_scheduled_time != info.scheduled_time
+        return AttemptNotes.read().undispatched != info.attempt - 1
+
+    def not_started(self, reason: str, *, dispatched: bool = True) -> ApplicationError:
+        """Return the failure of an attempt that called nothing: another one starts the call.
+
+        Args:
+            reason: Why it could not.
+            dispatched: Whether this attempt may have committed its claim.
+        """
+        if self.guarded.hand_over is None:
+            # The workflow of another application says how often it tries.
+            return ApplicationError(scrub(reason), type=NOT_STARTED)
+        clean = not dispatched and not self.repeats
+        return start_later(
+            reason,
+            began=self.began,
+            max_waits=self.header.max_waits,
+            undispatched=activity.info().attempt if clean else 0,
+        )

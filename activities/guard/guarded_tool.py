@@ -12,7 +12,6 @@ from typing import Any
 
 from temporalio import activity
 from temporalio.common import RawValue
-from temporalio.exceptions import ApplicationError
 
 from ...canonical import dumps, parse
 from ...errors import ActionError, DefinitionError, IdempotencyKeyConflict
@@ -22,7 +21,6 @@ from ..app.tool import Tool
 from ..app.tool_context import ToolContext, current_call
 from ..app.tool_failure import ToolFailure
 from ..contract.action_header import ActionHeader
-from ..contract.activity_failure import not_started
 from ..contract.deadlines import CallLimits
 from ..contract.encoding import pack, pack_text, raw_text
 from ..contract.outcomes import Unrecorded
@@ -132,10 +130,6 @@ class _Replies:
     def refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> RawValue:
         """See `protocols.Replies`."""
         return pack(call_reply.refused(error, key=key or None))
-
-    def not_started(self, reason: str) -> ApplicationError:
-        """See `protocols.Replies`: the run starts the call again, with a fresh clock."""
-        return not_started(reason)
 
 
 class _HandOver:

@@ -43,15 +43,6 @@ def beat_with_earlier_details() -> None:
     activity.heartbeat(*activity.info().heartbeat_details)
 
 
-def failed_so_far() -> int:
-    """Return how often what has no row has failed: it is counted on the heartbeat.
-
-    A failure heartbeats its number, which the next attempt reads.
-    """
-    details = activity.info().heartbeat_details
-    return int(details[0]) if details and isinstance(details[0], int) else 0
-
-
 @asynccontextmanager
 async def beating(beat: Callable[[], None] = beat_with_earlier_details) -> AsyncIterator[None]:
     """Heartbeat three times per heartbeat timeout while the body runs."""

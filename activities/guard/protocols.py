@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-from temporalio.exceptions import ApplicationError
-
 from ...errors import ActionError, IdempotencyKeyConflict
 from ...ledger import Action, ActionRequest, Effect, Outcome, Question
 from ..app.state_copy import GivenState
@@ -147,10 +145,6 @@ class Replies(Protocol):
 
     def refused(self, error: ActionError | IdempotencyKeyConflict, key: str) -> Any:
         """Reply that nothing was called, and why."""
-        ...
-
-    def not_started(self, reason: str) -> ApplicationError:
-        """Return the failure of a call that could not be dispatched: it is started again."""
         ...
 
 

@@ -1,13 +1,14 @@
 """One attempt at a READ: called without a claim, since repeating it harms nobody.
 
-It has no row. Its failures are counted on its heartbeat, and its result is kept in the ledger only
-where it is too large to travel.
+It has no row. Its failures are counted in the notes of its attempts, and its result is kept in the
+ledger only where it is too large to travel.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from temporalio import activity
@@ -16,10 +17,10 @@ from ...errors import LedgerUnavailable
 from ...ledger import ActionLedger, Outcome, Question
 from ..app.tool_failure import FailureKind
 from ..contract.activity_failure import again
+from ..runner.attempt_notes import AttemptNotes
 from ..runner.bounded_call import CallEnd, Raised, Returned
 from .claim_request import Prepared
 from .guarded_call import GuardedCall
-from .heartbeat import failed_so_far
 from .invocation import Invocation, Invoke, failure_of, is_question, question_request
 from .question_record import write_question
 from .retry import delay_after, time_for
@@ -73,7 +74,7 @@ class ReadAttempt:
         try:
             return await self._ledger.questions.of_call(self._request.key)
         except LedgerUnavailable as err:
-            raise self._call.not_started(err.message) from err
+            raise self._call.not_started(err.message, dispatched=False) from err
 
     async def _reply(self, outcome: Outcome) -> Any:
         key = self._request.key if await self._keep(outcome) else ""
@@ -90,12 +91,13 @@ class ReadAttempt:
             await self._ledger.put_value(request.key, thread_id, outcome.result)
         except LedgerUnavailable as err:
             # It can be read again, so the call may be made again.
-            raise self._call.not_started(err.message) from err
+            raise self._call.not_started(err.message, dispatched=False) from err
         return True
 
     def _failed(self, end: CallEnd) -> Any:
         failure = failure_of(self._call, end)
-        failed = failed_so_far() + (failure.kind is not FailureKind.IN_PROGRESS)
+        notes = AttemptNotes.read()
+        failed = notes.failed + (failure.kind is not FailureKind.IN_PROGRESS)
         if (
             failure.kind not in (FailureKind.REFUSED, FailureKind.OTHER)
             and failed < self._call.tries
@@ -103,7 +105,7 @@ class ReadAttempt:
             times = max(failed, activity.info().attempt)
             delay = delay_after(self._call, failure, failed=times)
             if time_for(self._call, delay):
-                activity.heartbeat(failed)
+                replace(notes, failed=failed).leave()
                 raise again(failure.type, failure.text, delay=delay)
         error = end.how.error if isinstance(end.how, Raised) else None
         return self._call.guarded.replies.raised(failure, error)

@@ -14,6 +14,7 @@ How a call ended is the exception (`KEPT`): who has it in hand goes on, until it
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from temporalio import activity
@@ -25,13 +26,13 @@ from ...ledger.result_codec import error_text
 from ...logs import Log
 from ..contract.activity_failure import as_failure
 from ..contract.outcomes import RECORD_OUTCOME
+from ..runner.attempt_notes import AttemptNotes
 
 log = Log()
 
 KEPT: Final = RECORD_OUTCOME
 """The activity that is tried for as long as it takes."""
 _TRIES: Final = 12
-_COUNTED: Final = "unforeseen"
 _SERVER_AWAY: Final = (
     RPCStatusCode.UNAVAILABLE,
     RPCStatusCode.DEADLINE_EXCEEDED,
@@ -54,11 +55,7 @@ def _is_server_away(error: Exception) -> bool:
 
 
 def _counted(error: Exception) -> ApplicationError:
-    """Return the failure of what has no class that says whether another try can help.
-
-    It is counted in the heartbeat that the next attempt reads: Temporal's own count has dead
-    workers and outages in it.
-    """
+    """Return the failure of what has no class that says whether another try can help."""
     kind = activity.info().activity_type
     tries, named = _count(), error
     if not isinstance(named, CommitlineError):
@@ -77,7 +74,8 @@ def _counted(error: Exception) -> ApplicationError:
 
 
 def _count() -> int:
-    before = activity.info().heartbeat_details
-    tries: int = 1 + (before[1] if len(before) > 1 and before[0] == _COUNTED else 0)
-    activity.heartbeat(_COUNTED, tries)
-    return tries
+    """Count the tries that ended so, for the next attempt."""
+    before = AttemptNotes.read()
+    notes = replace(before, unforeseen=before.unforeseen + 1)
+    notes.leave()
+    return notes.unforeseen

@@ -13,6 +13,7 @@ from typing import Final
 from temporalio import activity
 
 from ..contract.deadlines import CallLimits
+from .attempt_notes import AttemptNotes
 
 _HAS_BOOTTIME: Final = hasattr(time, "CLOCK_BOOTTIME")
 
@@ -25,10 +26,12 @@ def now() -> float:
 def time_left(limits: CallLimits) -> CallLimits:
     """Return what is left of a call's deadlines as the running attempt begins.
 
-    The server's clock says how long the call has waited: a worker's wrong clock does not matter.
+    The node's time begins when the call may start: the attempts that waited for the ledger used
+    up nothing of it. The server's clock counts it: a worker's wrong clock does not matter.
     """
     if limits.node_seconds is None:
         return limits
     info = activity.info()
-    waited = (info.started_time - info.scheduled_time).total_seconds()
-    return replace(limits, node_seconds=max(limits.node_seconds - waited, 0.0))
+    began = AttemptNotes.read().clock_from or info.scheduled_time.timestamp()
+    spent = info.started_time.timestamp() - began
+    return replace(limits, node_seconds=max(limits.node_seconds - max(spent, 0.0), 0.0))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from ...canonical import parse
@@ -28,9 +27,9 @@ from ..contract.conversation import Completion, Message
 from ..contract.encoding import to_text
 from ..contract.retry_rules import back_off
 from ..contract.spec import AgentSpec
-from ..guard.heartbeat import failed_so_far
 from ..guard.metrics import count
 from ..model.model import Model, ModelRequest, examine
+from ..runner.attempt_notes import AttemptNotes
 from ..runner.bounded_call import Raised, Returned, call_within, cancelled_if_told
 from ..runner.clock import time_left
 
@@ -54,10 +53,14 @@ class RunModel:
             ApplicationError: The model was unavailable. Temporal tries again, up to the agent's
                 ``model_tries``.
             ModelRejected: The same request can never succeed.
+            NodeTimeout: The time was up before this attempt began.
             asyncio.CancelledError: The caller was cancelled.
         """
         spec = self.spec
         limits = time_left(spec.model_limits)
+        if limits.nearest is not None and limits.nearest <= 0:
+            # Its attempts were lost until then; another request would be paid for in vain.
+            raise NodeTimeout("no time is left for a model request; its attempts were lost")
         began = time.monotonic()
         end = await call_within(limits.nearest, cancelled_if_told(self._request(messages)))
         if isinstance(end.how, Returned):
@@ -125,14 +128,13 @@ def completion_text(completion: Completion) -> str:
 def model_failure(
     error: ModelUnavailable, *, limit: int, node_seconds: float | None, spent: float
 ) -> ApplicationError:
-    """Count a failed model request; return the failure that Temporal retries or not.
+    """Count a failed model request, for the next attempt; return the failure that Temporal retries.
 
-    The count is in the heartbeat's details, which the next attempt reads. Temporal's own
-    attempts are not counted: a dead worker, or a ledger that is away, is no failure of the model
-    and must not use up its tries.
+    A dead worker, or a ledger that is away, is no failure of the model and uses up no try.
     """
-    tries = failed_so_far() + 1
-    activity.heartbeat(tries)
+    notes = AttemptNotes.read()
+    tries = notes.failed + 1
+    replace(notes, failed=tries).leave()
     delay = error.retry_after or back_off(
         tries, first=timedelta(seconds=1), longest=timedelta(seconds=30)
     )

@@ -8,6 +8,7 @@ some time. Then the run ends with a clear failure; it does not try for ever.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -22,10 +23,10 @@ from ..app.agent import Agent
 from ..app.app import App
 from ..app.tool import Tool
 from ..contract.activity_failure import as_failure
+from ..runner.attempt_notes import AttemptNotes
 
 log = Log()
 
-_LACKING: Final = "not served"
 _TRIES: Final = 40
 """Attempts until the failure is final. Which worker takes the next attempt is chance: the more
 workers lack the tool, the more attempts it takes to reach one that serves it."""
@@ -91,14 +92,11 @@ def _tool_not_served(name: str) -> ApplicationError:
 
 
 def _count() -> int:
-    """Count the attempts on workers that lack it, in the heartbeat that the next attempt reads.
-
-    Temporal's own count does not serve: the call may have been tried for other reasons.
-    """
-    before = activity.info().heartbeat_details
-    lacking: int = 1 + (before[1] if before and before[0] == _LACKING else 0)
-    activity.heartbeat(_LACKING, lacking)
-    return lacking
+    """Count the attempts on workers that lack it, for the next one."""
+    before = AttemptNotes.read()
+    notes = replace(before, unserved=before.unserved + 1)
+    notes.leave()
+    return notes.unserved
 
 
 def _not_served(error: CommitlineError, lacking: int) -> ApplicationError:

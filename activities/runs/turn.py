@@ -27,13 +27,14 @@ from ...errors import Fenced, LedgerUnavailable, RunNotRunning, StatementRefused
 from ...ledger import ActionLedger, Conversation, ThreadLedger
 from ...logs import Log
 from ..app.app import App
-from ..contract.activity_failure import not_started
 from ..contract.encoding import pack, to_text, unpack
 from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, RecordTurn, TurnResult
 from ..guard.heartbeat import beating
 from ..guard.ledger_write import hold
+from ..guard.start_later import start_later
 from ..replies.pairing import paired
 from ..runner.bounded_call import despite_cancellation
+from ..runner.clock import now
 from .model_request import RunModel
 from .served import served_agent
 from .stored_conversation import read_message, read_spec
@@ -65,13 +66,13 @@ class TurnActivities:
 
         Safe to repeat: the first completion of a turn stands.
         """
-        request = unpack(CallModel, raw)
+        request, began = unpack(CallModel, raw), now()
         async with beating():
             try:
                 return pack(await self._turn(request))
             except LedgerUnavailable as err:
-                # The model was not requested: the run waits, and starts the turn again.
-                raise not_started(err.message) from err
+                # The model was not requested: a later attempt requests it.
+                raise start_later(err.message, began=began) from err
             except RunNotRunning as err:
                 # A failover lost the run's row: the workflow opens the run again.
                 raise ApplicationError(err.message, type=RUN_LOST, non_retryable=True) from err

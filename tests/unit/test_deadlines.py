@@ -99,16 +99,13 @@ def test_what_no_server_takes_is_no_limit(seconds: Any) -> None:
 
 @pytest.mark.parametrize("seconds", [0.001, 1.0, 300.0, 86_400.0])
 def test_the_servers_time_outs_lie_well_beyond_ours(seconds: float) -> None:
-    limits = CallLimits(seconds, seconds)
+    slack = CallLimits(seconds, seconds).start_to_close - timedelta(seconds=seconds)
 
-    assert limits.start_to_close >= timedelta(seconds=seconds) + SLACK
-    assert limits.schedule_to_close >= timedelta(seconds=seconds) + SLACK
+    assert slack >= SLACK
 
 
 def test_without_a_limit_the_server_gets_years() -> None:
-    limits = CallLimits(None, None)
-
-    assert limits.start_to_close == limits.schedule_to_close == NO_LIMIT
+    assert CallLimits(None, None).start_to_close == NO_LIMIT
     assert timedelta(days=3650) <= NO_LIMIT
 
 

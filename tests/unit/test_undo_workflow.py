@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from commitline.activities.contract.undo import UndoStep
 from commitline.activities.replies import call_reply
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.workflows import finished_call as settled_call
+from commitline.workflows.action_headers import surroundings
 from commitline.workflows.progress import Progress
 from commitline.workflows.undo import Undo
 
@@ -23,10 +25,10 @@ RUN = RunKey("r/1")
 async def test_what_cannot_begin_is_skipped_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given: dict[str, Any] = {}
+    headers: list[ActionHeader | None] = []
 
     async def settled_reply(*args: object, **options: Any) -> Reply:
-        given.update(options)
+        headers.append(surroundings.get().header)
         return call_reply.node_timed_out()  # nothing was dispatched
 
     monkeypatch.setattr(settled_call, "settled_reply", settled_reply)
@@ -39,5 +41,6 @@ async def test_what_cannot_begin_is_skipped_in_the_end(
 
     await undo._take_step(step, 1)
 
-    assert 0 < given["max_restarts"] < 1_000
+    (made,) = headers
+    assert made == replace(header, max_waits=60)
     assert undo._passed == ["r/1:0.0"]

@@ -1,0 +1,46 @@
+"""What an attempt at an activity of ours leaves for the next one, with its last heartbeat.
+
+Temporal keeps the details of the last heartbeat over the attempts of an activity, and counts none
+of it in the workflow's history. Its own number of the attempt does not serve: dead workers and
+outages are in it, and `temporal activity reset` sets it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from temporalio import activity
+
+_OURS: Final = "commitline"
+
+
+@dataclass(frozen=True)
+class AttemptNotes:
+    """The notes of all attempts so far."""
+
+    failed: int = 0
+    """How often what has no row has failed: a READ, or a request to a model."""
+    unforeseen: int = 0
+    """How often it raised what nobody foresaw."""
+    unserved: int = 0
+    """How many attempts were made by workers that lack the tool or the agent."""
+    waits: int = 0
+    """How often the call could not be started: the ledger was away, say."""
+    undispatched: int = 0
+    """The attempts up to this number dispatched nothing."""
+    clock_from: float | None = None
+    """When the node's time began, in seconds by the engine's clock; None is when the workflow
+    scheduled the call."""
+
+    @classmethod
+    def read(cls) -> AttemptNotes:
+        """Return the notes of the attempts before the running one."""
+        match activity.info().heartbeat_details:
+            case (str(kind), dict(notes)) if kind == _OURS:
+                return cls(**notes)
+        return cls()  # none, or of a tool that heartbeats itself
+
+    def leave(self) -> None:
+        """Leave the notes for the next attempt: call it right before the running one fails."""
+        activity.heartbeat(_OURS, asdict(self))
