@@ -23,8 +23,8 @@ from ..errors import ActionNotFound, Fenced, RunNotRunning, StatementRefused, Un
 from ..identity import ActionKey, RunKey
 from .action_records import Action, ActionRequest, Attempt, Outcome
 from .approvals import ApprovalLedger
-from .claim import attempt_parameters, claim_action
-from .claim_results import AlreadyDone, Claim, Dispatched, HeldClaim
+from .claim import claim_action
+from .claim_results import AlreadyDone, Claim, Dispatched, HeldClaim, attempt_parameters
 from .outbox import intend
 from .outcome import park_action, record_outcome, settle_action
 from .outcome_rules import raise_if_conflict, without_result

@@ -239,6 +239,8 @@ class Action:
     """The database's clock when the row was read."""
     state_changes: str | None = None
     """JSON text of what it changed in the conversation's state, recorded with its outcome."""
+    undoes_domain_key: str | None = None
+    """The business fact that it undoes, where its tool names one."""
     live_undo_of: ActionKey | None = None
     """The action that it may be undoing now, or may have undone; an action has one such undo."""
 

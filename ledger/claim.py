@@ -9,12 +9,12 @@ The module reads from top to bottom, as a claim goes:
     _claim_domain_key     the key is free: its holder from now on; or another action holds it
     _claim_held           what may be done about that holder is said by `judge_holder`
     _act_on               does what was said about a row
-    _begin                the key is free; whether another undo stands in the way says `judge_undo`
+    _begin                the key is free; what of an undo stands in the way says `LockedFacts`
     _insert, ...          writes the action's own row
 
-Rows are locked in one order: the run; the action's own row, if there is one; else the domain key of
-the action that it undoes, its own domain key, and the action that holds that key. Where an undo is
-to be sent, the action that it undoes comes last: its record locks the undo before that, too.
+Rows are locked in one order: the run; the domain key of what it undoes; the action's own row, if
+there is one, else its own domain key, and the action that holds that key. Where an undo is to be
+sent, the action that it undoes comes last: its record locks the undo before that, too.
 
 `run_rules` judges the run, `claim_rules` judges the actions.
 """
@@ -30,6 +30,7 @@ from ..errors import IdempotencyKeyConflict, RunNotRunning
 from ..idempotency_key import undo_key, with_generation
 from ..identity import ActionKey, epoch_of, step_of
 from .action_records import NEVER_SENT, Action, ActionRequest, Attempt, Outcome
+from .claim_facts import LockedFacts
 from .claim_results import (
     Accepted,
     AlreadyDone,
@@ -38,6 +39,7 @@ from .claim_results import (
     Dispatched,
     LookUp,
     Parked,
+    attempt_parameters,
     first_key,
     new_call,
     stored_call,
@@ -46,11 +48,9 @@ from .claim_rules import (
     MAY_SEND,
     Standing,
     Verdict,
-    already_undone,
     check_undoes_the_same,
     judge_holder,
     judge_own,
-    judge_undo,
     perhaps_undone,
     settles_in,
     take_over,
@@ -63,7 +63,7 @@ from .question_rules import Question
 from .questions import close_expired
 from .run_records import Run
 from .run_rules import is_for_the_relay, may_start, will_be_sent
-from .statements import Connection, Row, execute, fetch, fetch_all, fetch_one, fetch_row
+from .statements import Connection, execute, fetch, fetch_all, fetch_one, fetch_row
 
 
 async def claim_action(connection: Connection, request: ActionRequest, attempt: Attempt) -> Claim:
@@ -79,16 +79,6 @@ async def claim_action(connection: Connection, request: ActionRequest, attempt: 
     if claim is None:
         raise RunNotRunning(f"the run {request.run_key} has ended")
     return claim
-
-
-def attempt_parameters(attempt: Attempt) -> dict[str, Any]:
-    """Return the query parameters of an attempt: whose the row is, and for how long."""
-    return {
-        "attempt_at": attempt.started_at,
-        "token": attempt.token,
-        "lease": attempt.lease,
-        "deadline": attempt.lease if attempt.deadline is None else attempt.deadline,
-    }
 
 
 class _NeverSent(Exception):
@@ -107,12 +97,12 @@ class _Claimant:
         connection: Connection,
         request: ActionRequest,
         attempt: Attempt,
-        undone_before: Outcome | None = None,
+        facts: LockedFacts | None = None,
     ) -> None:
         self._connection = connection
         self._request = request
         self._attempt = attempt
-        self._undone_before = undone_before
+        self._facts = LockedFacts(connection) if facts is None else facts
         self.parameters: dict[str, Any] = {
             **vars(request),
             **attempt_parameters(attempt),
@@ -152,9 +142,11 @@ class _Claimant:
     async def _claim_found(self) -> Claim | None:
         request = self._request
         async with self._connection.transaction():
+            self._facts = LockedFacts(self._connection)
             run = await fetch(self._connection, Run, "lock_run", run_key=request.run_key)
             if run is None:
                 raise RunNotRunning(f"the run {request.run_key} is not in the ledger", known=False)
+            await self._facts.lock_undone_by(request.key)
             own = await fetch(self._connection, Action, "lock_action", key=request.key)
             if own is None:
                 return await self._claim_unwritten() if may_start(run, request) else None
@@ -183,34 +175,32 @@ class _Claimant:
 
         That key is locked before the undo's own: a duplicate of an earlier undo frees it.
         """
-        request, before = self._request, None
+        request = self._request
         if request.undoes_domain_key is not None:
-            undone = await self._lock_domain_key(request.undoes_domain_key)
-            if undone["undone_by"] is not None:
-                before = already_undone(f"{request.undoes_domain_key!r}", undone["undone_by"])
+            fact = await self._facts.lock(request.undoes_domain_key)
             own = request.domain_key
-            if own is not None and undone["generation"] > 1:
-                own = undo_key(own, undone["generation"])
-            request = replace(request, undoes=undone["held_by"], domain_key=own)
+            if own is not None and fact.generation > 1:
+                own = undo_key(own, fact.generation)
+            request = replace(request, undoes=fact.held_by, domain_key=own)
         if request.undoes is not None:
             # Also without a key of its own: the outbox finds out by that row what has changed.
             action = await fetch(self._connection, Action, "get_action", key=request.undoes)
             if action is not None and action.domain_key is not None:
-                await self._lock_domain_key(action.domain_key)
-        return _Claimant(self._connection, request, self._attempt, before)
+                await self._facts.lock(action.domain_key)
+        return _Claimant(self._connection, request, self._attempt, self._facts)
 
     async def _claim_domain_key(self, domain_key: str) -> Claim:
         """Claim by the domain key: take it if it is free, else go by the action that holds it."""
-        held = await self._lock_domain_key(domain_key)
-        if held["held_by"] is None:
-            return await self._begin(generation=held["generation"] + 1)
-        if held["held_by"] == self._request.key:
+        held = await self._facts.lock(domain_key)
+        if held.held_by is None:
+            return await self._begin(generation=held.generation + 1)
+        if held.held_by == self._request.key:
             # A failover lost this action's row: the same generation again, not the next one.
-            return await self._begin(generation=held["generation"])
-        holder = await fetch(self._connection, Action, "lock_action", key=held["held_by"])
+            return await self._begin(generation=held.generation)
+        holder = await fetch(self._connection, Action, "lock_action", key=held.held_by)
         if holder is None:
-            lost = f"{domain_key!r} is held by {held['held_by']}, whose record is gone"
-            return await self._refuse(IdempotencyKeyConflict(lost, existing=held["held_by"]))
+            lost = f"{domain_key!r} is held by {held.held_by}, whose record is gone"
+            return await self._refuse(IdempotencyKeyConflict(lost, existing=held.held_by))
         question = await self._open_question(holder)
         if question is not None and question.state == "expired":
             await close_expired(self._connection, holder, question)
@@ -220,7 +210,7 @@ class _Claimant:
             holder = await self._lock_action(holder.key)
         if holder.state == "error" and not holder.effect_possible:
             # It was an intent until now: nothing was sent, and the key is free.
-            return await self._begin(generation=held["generation"] + 1)
+            return await self._begin(generation=held.generation + 1)
         return await self._claim_held(holder, question)
 
     async def _claim_held(self, holder: Action, question: Question | None) -> Claim:
@@ -273,7 +263,7 @@ class _Claimant:
                 return LookUp(call, settles_in(taken, self._request))
 
     async def _dispatch(self, intent: Action) -> Claim:
-        found = await self._other_undo(intent.undoes)
+        found = await self._facts.in_the_way(intent)
         if isinstance(found, Outcome):
             raise _NeverSent(intent.key, found)
         if found is not None:
@@ -299,8 +289,8 @@ class _Claimant:
     # --- The action's own row ---------------------------------------------------------------
 
     async def _begin(self, *, generation: int) -> Claim:
-        """Write the row, and hold its domain key, unless another undo keeps this one from it."""
-        found = self._undone_before or await self._other_undo(self._request.undoes)
+        """Write the row, and hold its domain key, unless an undo stands in the way."""
+        found = await self._facts.in_the_way(self._request)
         if isinstance(found, Busy):
             return found
         if found is not None:
@@ -364,20 +354,8 @@ class _Claimant:
 
     # --- Other rows ---------------------------------------------------------------------------
 
-    async def _lock_domain_key(self, domain_key: str) -> Row:
-        held = await fetch_row(self._connection, "lock_domain_key", domain_key=domain_key)
-        assert held is not None, "the key's row is inserted if it is missing"
-        return held
-
     async def _lock_action(self, key: ActionKey) -> Action:
         return await fetch_one(self._connection, Action, "lock_action", key=key)
-
-    async def _other_undo(self, undoes: ActionKey | None) -> Busy | Outcome | None:
-        """Lock the action that is to be undone, and say what becomes of this undo by another."""
-        if undoes is None:
-            return None
-        undone = await fetch(self._connection, Action, "lock_action", key=undoes)
-        return judge_undo(undone, await fetch(self._connection, Action, "live_undo", key=undoes))
 
     async def _open_question(self, holder: Action) -> Question | None:
         """Lock the holder's questions; return the one that has no answer."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from ..idempotency_key import default_idempotency_key
@@ -126,6 +126,16 @@ Claim: TypeAlias = Dispatched | LookUp | AlreadyDone | Parked | Busy | Accepted
 def first_key(request: ActionRequest) -> str:
     """Return the idempotency key of an action whose domain key no action has held before."""
     return request.domain_key or default_idempotency_key(request.key)
+
+
+def attempt_parameters(attempt: Attempt) -> dict[str, Any]:
+    """Return the query parameters of an attempt: whose the row is, and for how long."""
+    return {
+        "attempt_at": attempt.started_at,
+        "token": attempt.token,
+        "lease": attempt.lease,
+        "deadline": attempt.lease if attempt.deadline is None else attempt.deadline,
+    }
 
 
 def new_call(request: ActionRequest, attempt: Attempt) -> Dispatched:

@@ -31,6 +31,9 @@ locks the rows, calls these, and writes what they say.
       is undone by another one                   is refused: nothing is left to undo
       ... which is at work                       waits
       ... which is unknown, or lost              is refused: a second one could undo it twice
+      is another action now, by its fact         is refused: it was asked for before that one
+    an undo of the fact that is to be held       waits, or is refused, as above: it could undo
+                                                 this action, too
     another tool or other arguments here         fails the run: the plan diverged
 
 *Is refused* of a business fact that another action has: a row with an error and without effect.
@@ -39,6 +42,7 @@ For other arguments `ActionLedger.claim` raises `IdempotencyKeyConflict` from th
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
 from typing import Final
@@ -226,6 +230,18 @@ def check_undoes_the_same(holder: Action, request: ActionRequest, undone: Action
         )
 
 
+@dataclass(frozen=True)
+class Fact:
+    """A row of ``agent_domain_keys``."""
+
+    domain_key: str
+    generation: int
+    """The last one that was given out; 0 for none."""
+    held_by: ActionKey | None
+    undone_by: ActionKey | None
+    """The action that undid the last holder."""
+
+
 class Standing(Enum):
     """Whether an action that happened still stands; values of ``commitline_standing`` in SQL."""
 
@@ -260,20 +276,68 @@ def judge_undo(undone: Action | None, live: Action | None) -> Busy | Outcome | N
         return None
     if live is None:
         return None if undone.undone_by is None else already_undone(undone.key, undone.undone_by)
-    assert live.lease_until is not None, "agent_actions_dispatch_is_complete"
-    if not live.parked and live.lease_until > live.now - _TAKEN_UP_WITHIN:
-        return Busy(live.key)
+    return _beside(
+        live,
+        f"{undone.key} was perhaps undone by {live.key}, which is unknown until it is settled: "
+        "another undo could undo it twice",
+    )
+
+
+def judge_fact(undoes: ActionKey | None, fact: Fact) -> Outcome | None:
+    """Judge an undo that names a business fact, when it is to be sent; None: it may be.
+
+    It undoes the action that held the fact when it was asked for, and no later one.
+
+    Args:
+        undoes: That action.
+        fact: The fact as it is now, locked.
+    """
+    if fact.held_by is None:
+        gone = undoes is None and fact.undone_by is not None
+        return already_undone(f"{fact.domain_key!r}", fact.undone_by) if gone else None
+    if fact.held_by == undoes:
+        return None
     return Outcome.error(
-        kind="MayBeUndone",
+        kind="UndoesAnother",
         message=(
-            f"not executed: {undone.key} was perhaps undone by {live.key}, which is unknown until "
-            "it is settled: another undo could undo it twice. Do not assume either."
+            f"not executed: {fact.held_by} holds {fact.domain_key!r} since, which this undo was "
+            "not asked for. Call it again if that is to be undone."
         ),
         effect_possible=False,
     )
 
 
-def already_undone(what: str, by: ActionKey) -> Outcome:
+def judge_undone(domain_key: str, live: Action | None) -> Busy | Outcome | None:
+    """Judge an action that is to be sent; None: it may be. No undo of its fact may be under way.
+
+    That was sent before this action, and could reach the downstream system after it.
+
+    Args:
+        domain_key: The business fact that the action holds.
+        live: The undo of that fact which was sent, and of which no outcome is known.
+    """
+    if live is None:
+        return None
+    return _beside(
+        live,
+        f"{live.key} undoes {domain_key!r}, and is unknown until it is settled: it could undo "
+        "this, too",
+    )
+
+
+def _beside(live: Action, why: str) -> Busy | Outcome:
+    """Return that one waits for an undo that is at work, or how it ends where that is unknown."""
+    assert live.lease_until is not None, "agent_actions_dispatch_is_complete"
+    if not live.parked and live.lease_until > live.now - _TAKEN_UP_WITHIN:
+        return Busy(live.key)
+    return Outcome.error(
+        kind="MayBeUndone",
+        message=f"not executed: {why}. Do not assume either.",
+        effect_possible=False,
+    )
+
+
+def already_undone(what: str, by: ActionKey | None) -> Outcome:
     """Return how an undo ends that comes after another one."""
     return Outcome.error(
         kind="AlreadyUndone",

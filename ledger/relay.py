@@ -87,11 +87,6 @@ class RelayLedger(LedgerCalls):
         row = await self._fetch_row("define", key=key, **given)
         return None if row is None else read(Action, row)
 
-    async def holder_of(self, domain_key: str) -> ActionKey | None:
-        """Return the action that holds a business fact; it only reads."""
-        row = await self._fetch_row("holder_of", domain_key=domain_key)
-        return None if row is None else row["held_by"]
-
     async def call_off(self, key: ActionKey, why: str, *, kind: str = "NeverSent") -> bool:
         """End an intent of which nothing will be sent; return whether it was one.
 

@@ -65,20 +65,26 @@ class IntentCheck:
     async def _check_undone(self, made: Tool, found: Action) -> None:
         """Refuse a call that undoes something else than its arguments say, or perhaps does."""
         fact = made.undoes_key(found.args)
-        undone = None if found.undoes is None else await self._ledger.get(found.undoes)
-        if fact is None:
-            if found.undoes is not None:
-                raise IntentRefused(f"{made.name} undoes nothing, and {found.undoes} was named")
-            return
+        if found.undoes_domain_key != fact:
+            raise IntentRefused(
+                f"{made.name} undoes {_named(fact)} with these arguments, and "
+                f"{_named(found.undoes_domain_key)} was named"
+            )
+        if found.undoes is None:
+            return  # whether another action holds the fact by now is found when it is claimed
+        undone = await self._ledger.get(found.undoes)
         if undone is None:
-            holder = await self._ledger.relay.holder_of(fact)
-            if holder is not None:
-                raise IntentRefused(f"{holder} is what {made.name} undoes, and was not named")
-            return
+            raise IntentRefused(
+                f"{found.undoes} is what {made.name} undoes, and its record is gone"
+            )
         own = (found.domain_key or "").partition("~")[0]
         expected = undo_key(own, undone.generation) if own else ""
-        if undone.domain_key != fact or (found.domain_key or "") != expected:
+        if (found.domain_key or "") != expected:
             raise IntentRefused(f"{made.name} does not undo {undone.key} with these arguments")
+
+
+def _named(fact: str | None) -> str:
+    return "nothing" if fact is None else repr(fact)
 
 
 def _check_call(made: Tool, found: Action) -> None:

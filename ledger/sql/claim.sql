@@ -42,7 +42,7 @@ select key from action;
 insert into agent_domain_keys (domain_key, generation, held_by)
 values (%(domain_key)s, 0, null)
 on conflict (domain_key) do update set generation = agent_domain_keys.generation
-returning generation, held_by, undone_by;
+returning domain_key, generation, held_by, undone_by;
 
 -- hold_domain_key: the action holds the key from now on, and sends this generation of it.
 update agent_domain_keys set held_by = %(key)s, generation = %(generation)s, undone_by = null
@@ -53,6 +53,16 @@ select commitline_standing(a) as standing from agent_actions a where a.key = %(k
 
 -- live_undo: the undo of an action that is at work, or unknown.
 select *, clock_timestamp() as now from agent_actions where live_undo_of = %(key)s;
+
+-- live_undo_of_fact: the same of whatever held a business fact, or of nothing, as nobody held it
+-- when that undo was sent. Of several the one that may be at work longest.
+select *, clock_timestamp() as now from agent_actions
+ where undoes_domain_key = %(domain_key)s and status = 'pending' and dispatched_at is not null
+ order by lease_until desc
+ limit 1;
+
+-- fact_undone_by: the business fact that an action undoes, by its tool's word.
+select undoes_domain_key from agent_actions where key = %(key)s;
 
 -- open_unknown: an equal call of a tool without a domain key, by another turn or another run of
 -- the same conversation, that is still unknown. Two equal calls in one message (the part of the
@@ -77,23 +87,25 @@ select run_key from agent_runs
 insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
     effect, key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-    lease_until, sent_until, tries, dispatched_at, compensator, undoes)
+    lease_until, sent_until, tries, dispatched_at, compensator, undoes, undoes_domain_key)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
     %(requested_digest)s, %(effective_digest)s, %(token)s, %(key)s, %(attempt_at)s,
     clock_timestamp() + %(lease)s, clock_timestamp() + %(deadline)s, 1, clock_timestamp(),
-    %(compensator)s, %(undoes)s)
+    %(compensator)s, %(undoes)s, %(undoes_domain_key)s)
 returning *, clock_timestamp() as now;
 
 -- insert_intent: a run's action that the relay sends.
 insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
-    effect, key_ttl, requested_digest, effective_digest, compensator, undoes, relayed)
+    effect, key_ttl, requested_digest, effective_digest, compensator, undoes,
+    undoes_domain_key, relayed)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
-    %(requested_digest)s, %(effective_digest)s, %(compensator)s, %(undoes)s, true)
+    %(requested_digest)s, %(effective_digest)s, %(compensator)s, %(undoes)s,
+    %(undoes_domain_key)s, true)
 returning *, clock_timestamp() as now;
 
 -- queue_intent: the relay sends it as soon as this has committed.
@@ -107,7 +119,7 @@ select pg_notify('commitline_relay', key) from queued;
 insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
     effect, key_ttl, requested_digest, effective_digest, duplicate_of, status, outcome,
-    effect_possible, result, done_at, parked_at, parked_reason, undoes)
+    effect_possible, result, done_at, parked_at, parked_reason, undoes, undoes_domain_key)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
@@ -115,7 +127,7 @@ values (
     %(effect_possible)s, %(result)s::json,
     case when %(status)s = 'done' then clock_timestamp() end,
     case when %(parked_reason)s::text is not null then clock_timestamp() end,
-    %(parked_reason)s, %(undoes)s)
+    %(parked_reason)s, %(undoes)s, %(undoes_domain_key)s)
 returning *, clock_timestamp() as now;
 
 -- dispatch: claim a row that exists: an intent, or one that is taken over.

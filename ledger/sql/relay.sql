@@ -60,9 +60,6 @@ update agent_actions
  where key = %(key)s and status = 'pending' and dispatched_at is null
 returning *, clock_timestamp() as now;
 
--- holder_of: the action that holds a business fact.
-select held_by from agent_domain_keys where domain_key = %(domain_key)s;
-
 -- park_unsettled: the relay could not settle it, time after time: a person does.
 update agent_actions
    set parked_at = clock_timestamp(), parked_reason = %(reason)s

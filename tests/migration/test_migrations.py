@@ -148,6 +148,7 @@ INDEXES = [
     "agent_actions_repeats",
     "agent_actions_settled",
     "agent_actions_undoing",
+    "agent_actions_undoing_fact",
     "agent_approvals_by_run",
     "agent_approvals_pkey",
     "agent_approvals_waiting",

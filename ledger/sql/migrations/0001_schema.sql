@@ -189,6 +189,9 @@ create table agent_actions (
     -- The action that this one undoes, and the one that undid this one.
     undoes              text,
     undone_by           text,
+    -- The business fact that its tool undoes. What is undone is the action that holds that fact when
+    -- this one is sent.
+    undoes_domain_key   text,
     -- The action that this one may be undoing now, or may have undone: it was dispatched, and how
     -- it ended is not known. A column, as an index that looks at status would cost HOT updates.
     live_undo_of        text generated always as (
@@ -262,6 +265,9 @@ create index agent_actions_settled on agent_actions (coalesce(thread_id, run_key
 -- The rows of other actions that a call carries out.
 create index agent_actions_claimed_for_another on agent_actions (claimed_by)
     where claimed_by <> key;
+-- The undos of a business fact, by which its next holder waits for one that is at work.
+create index agent_actions_undoing_fact on agent_actions (undoes_domain_key)
+    where undoes_domain_key is not null;
 -- The undos of an action.
 create index agent_actions_undoing on agent_actions (undoes) where undoes is not null;
 -- Bug prevented: two refunds of one charge, of which the second is sent while the first one is at
@@ -776,10 +782,11 @@ begin
     values (run, 'outbox', 'outbox', '', clock_timestamp());
     insert into agent_actions (
         key, tool, args, run_key, position, idempotency_key, domain_key, generation, effect,
-        requested_digest, effective_digest, undoes, relayed)
+        requested_digest, effective_digest, undoes, undoes_domain_key, relayed)
     values (
         action_key, request->>'tool', (request->>'args')::json, run, '0', sent, fact, nth,
-        'at_most_once', request->>'requested_digest', request->>'effective_digest', undone, true);
+        'at_most_once', request->>'requested_digest', request->>'effective_digest', undone,
+        request->>'undoes_domain_key', true);
     insert into agent_intents (key, role) values (action_key, commitline_caller())
     on conflict do nothing;
     update agent_domain_keys set held_by = action_key, generation = nth, undone_by = null

@@ -964,6 +964,118 @@ async def test_a_refund_that_was_handed_back_is_ended_when_another_one_was_made_
     assert key["held_by"] is None
 
 
+# --- an undo that was asked for before what it would undo --------------------------------------
+
+
+async def handed_back(ledger: ActionLedger, request: ActionRequest) -> None:
+    """Claim a call and send nothing: its worker is told to go, or its tool was not attempted."""
+    claim = await dispatched(ledger, request, by := attempt(1))
+    assert await ledger.hand_back(claim, by)
+
+
+async def test_a_refund_that_waited_does_not_undo_a_charge_that_came_after_it(
+    ledger: ActionLedger,
+) -> None:
+    await handed_back(ledger, own_refund(run_key=OTHER_RUN))
+    await done(ledger, charge(), second=2)
+
+    assert await refused(ledger, own_refund(run_key=OTHER_RUN), 3) == "UndoesAnother"
+
+    again = own_refund("3.0", run_key=OTHER_RUN)
+    await done(ledger, again, REFUNDED, 5)
+    assert (await get(ledger, again)).undoes == charge().key
+    assert (await get(ledger, charge())).undone_by == again.key
+
+
+async def test_a_refund_is_not_made_by_carrying_out_one_that_was_asked_for_before_the_charge(
+    ledger: ActionLedger,
+) -> None:
+    """The row of the older one names no charge: a third refund would not see that it is made."""
+    await handed_back(ledger, own_refund(run_key=OTHER_RUN))
+    await done(ledger, charge(), second=2)
+
+    claim = await dispatched(ledger, own_refund(), attempt(3))
+
+    assert (claim.key, claim.settles_for) == (own_refund().key, None)
+    for second in second_refunds():
+        third = replace(second, position=Position("5.0"))
+        assert await ledger.claim(third, attempt(4)) == Busy(claim.key)
+    await ledger.record(claim, REFUNDED)
+    assert (await get(ledger, charge())).undone_by == own_refund().key
+    older = await get(ledger, own_refund(run_key=OTHER_RUN))
+    assert (older.state, older.effect_possible) == ("error", False)
+
+
+async def test_a_refund_that_waited_does_not_undo_the_next_charge_either(
+    ledger: ActionLedger,
+) -> None:
+    first = await dispatched(ledger, charge())
+    await handed_back(ledger, own_refund(run_key=OTHER_RUN))
+    await ledger.record(first, DECLINED)
+    await done(ledger, charge("2.0"), second=2)
+
+    assert await refused(ledger, own_refund(run_key=OTHER_RUN), 3) == "UndoesAnother"
+
+    assert (await get(ledger, charge("2.0"))).undone_by is None
+
+
+async def test_a_refund_that_waited_finds_that_the_charge_after_it_was_undone(
+    ledger: ActionLedger,
+) -> None:
+    waited = own_refund("0.1", run_key=OTHER_RUN, domain_key="another-refund")
+    await handed_back(ledger, waited)
+    await done(ledger, charge(), second=2)
+    await done(ledger, own_refund(), REFUNDED, 3)
+
+    assert await refused(ledger, waited, 4) == "AlreadyUndone"
+
+
+async def test_the_relay_sends_no_refund_of_a_charge_that_came_after_it(
+    ledger: ActionLedger,
+) -> None:
+    await ledger.claim(own_refund(detached=True), attempt(1))
+    await done(ledger, charge("2.0"), second=2)
+
+    claim = await ledger.claim(
+        own_refund(purpose="relay", undoes_domain_key=None, undoes=None), attempt(3)
+    )
+
+    assert isinstance(claim, AlreadyDone)
+    assert '"UndoesAnother"' in (claim.action.result or "")
+
+
+async def test_nobody_charges_while_a_refund_that_was_sent_before_may_still_arrive(
+    ledger: ActionLedger,
+) -> None:
+    refund = await dispatched(ledger, own_refund(run_key=OTHER_RUN), attempt(1))
+    assert (await get(ledger, own_refund(run_key=OTHER_RUN))).undoes is None
+
+    at_work = await ledger.claim(charge(), attempt(2))
+    await ledger.park(refund, "no answer")
+    unknown = await refused(ledger, charge(), 3)
+    await ledger.settle(refund.key, DECLINED, by="ada")
+
+    assert at_work == Busy(refund.key)
+    assert unknown == "MayBeUndone"
+    await done(ledger, charge("2.0"), second=5)
+    assert (await get(ledger, charge("2.0"))).undone_by is None
+
+
+async def test_a_charge_that_was_handed_back_waits_for_the_refund_that_was_sent_meanwhile(
+    ledger: ActionLedger,
+) -> None:
+    claim = await dispatched(ledger, charge(), by := attempt())
+    refund = await dispatched(ledger, own_refund(run_key=OTHER_RUN), attempt(1))
+    assert await ledger.hand_back(claim, by)
+
+    at_work = await ledger.claim(charge(), attempt(2))
+    await ledger.record(refund, REFUNDED)
+    await done(ledger, charge(), second=3)
+
+    assert at_work == Busy(refund.key)
+    assert (await get(ledger, charge())).undone_by is None, "the refund came before it"
+
+
 @pytest.mark.parametrize("domain_key", [CHARGE_KEY, None], ids=["a fact", "no fact"])
 async def test_of_two_undos_at_once_one_is_sent(
     ledger: ActionLedger, pool: Pool, domain_key: str | None
