@@ -82,6 +82,10 @@ class Settings(BaseModel):
     """Temporal's queue, through which runs and the workers that serve them find each other."""
     pool_size: int = Field(default=10, ge=1)
     """Connections at most. One is held for a statement, never during a tool or model call."""
+    prepared_statements: bool | None = None
+    """Whether statements are prepared. By default they are on each connection that goes straight to
+    Postgres. ``true`` is for a pooler that keeps them: PgBouncer from 1.22 on, with
+    ``max_prepared_statements`` above 0, and libpq 17."""
     statement_seconds: float = Field(default=10.0, gt=0)
     """The deadline of one ledger call, waiting for a connection included."""
     heartbeat_seconds: float = Field(default=10.0, ge=1)

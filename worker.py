@@ -113,7 +113,9 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
         log.warning("ledger.commits_at_risk", risks=risks)
     client = await connect_temporal(metrics_address=settings.metrics_address)
     asyncio.get_running_loop().set_default_executor(UnawaitedThreads())
-    async with ledger_pool(database_url, size=settings.pool_size) as pool:
+    async with ledger_pool(
+        database_url, size=settings.pool_size, prepared_statements=settings.prepared_statements
+    ) as pool:
         ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
         async with app_worker(app, client=client, ledger=ledger, settings=settings):
             # Not before: until there is something to finish, a signal ends the process.

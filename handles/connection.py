@@ -45,7 +45,11 @@ class Connection:
             ConfigurationError: No database is configured.
         """
         if self._pool is None:
-            self._pool = ledger_pool(self.settings.require_database(), size=self.settings.pool_size)
+            self._pool = ledger_pool(
+                self.settings.require_database(),
+                size=self.settings.pool_size,
+                prepared_statements=self.settings.prepared_statements,
+            )
         await self._pool.open()  # nothing, if it is open
         return ActionLedger(self._pool, statement_seconds=self.settings.statement_seconds)
 

@@ -1,8 +1,12 @@
 """The ledger's connections: a psycopg pool, set up so that nothing depends on a session.
 
-Connections are in autocommit (a statement is its own transaction unless a method opens
-one), keep no session state and prepare no statements, so a transaction-mode pooler may
-stand between. ``json`` is read as the text that it is.
+Connections are in autocommit (a statement is its own transaction unless a method opens one) and
+keep no session state, so a transaction-mode pooler may stand between. ``json`` is read as the text
+that it is.
+
+Statements are prepared where nothing stands between: a prepared statement belongs to a session, and
+a pooler gives every transaction another one. A pooler is known by its process id: Postgres tells
+each client the one of its session, for cancel requests, and a pooler tells one of its own.
 
 A transaction says its isolation level itself. A method locks, and then reads what others had
 committed by then; a snapshot from before its locks would be an old one. The default of the database
@@ -12,11 +16,12 @@ since, a higher one raises a serialization failure, and the statement is repeate
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, TypeAlias
 
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel
-from psycopg.rows import DictRow, TupleRow, dict_row
+from psycopg.rows import DictRow, TupleRow, dict_row, scalar_row
 from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool
 
@@ -26,16 +31,23 @@ from ..errors import LedgerUnavailable
 _CONNECT_TIMEOUT: Final = {"connect_timeout": 5}
 """Seconds. The driver's own two minutes keep the pool from trying another server meanwhile."""
 
+PREPARE_AFTER: Final = 5
+"""Executions of a statement in one session, after which it is prepared; psycopg's default."""
+
 Connection: TypeAlias = AsyncConnection[DictRow]
 Pool: TypeAlias = AsyncConnectionPool[Connection]
 
 
-def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
+def ledger_pool(
+    database_url: str, *, size: int = 10, prepared_statements: bool | None = None
+) -> Pool:
     """Make a pool for `ActionLedger`; open it with ``async with`` before use.
 
     Args:
         database_url: A URL or libpq connection string.
         size: Connections at most. One is held per statement, so a few serve many runs.
+        prepared_statements: Whether statements are prepared; by default on each connection that
+            goes straight to Postgres.
 
     Raises:
         ConfigurationError: The address cannot be read.
@@ -48,7 +60,7 @@ def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
         max_size=size,
         open=False,
         name="commitline",
-        configure=_configure,
+        configure=partial(_configure, prepared=prepared_statements),
         # After a failure the pool waits twice as long each time, up to this time. Then it gives
         # up, and the next caller makes it try again: so it finds the end of an outage soon.
         reconnect_timeout=1.0,
@@ -56,17 +68,24 @@ def ledger_pool(database_url: str, *, size: int = 10) -> Pool:
             **timeouts,
             "autocommit": True,
             "row_factory": dict_row,
-            # Prepared statements belong to a session, and a transaction-mode pooler gives
-            # every transaction another one.
-            "prepare_threshold": None,
+            "prepare_threshold": None,  # until `_configure` has looked
             "application_name": "commitline",
         },
     )
 
 
-async def _configure(connection: Connection) -> None:
+async def _configure(connection: Connection, *, prepared: bool | None) -> None:
     connection.adapters.register_loader("json", TextLoader)
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+    if prepared or (prepared is None and await _is_direct(connection)):
+        connection.prepare_threshold = PREPARE_AFTER
+
+
+async def _is_direct(connection: Connection) -> bool:
+    """Whether the session is the one that was connected to, and not one of a pooler's."""
+    cursor = connection.cursor(row_factory=scalar_row)
+    await cursor.execute("select pg_backend_pid()")
+    return await cursor.fetchone() == connection.info.backend_pid
 
 
 async def connect_once(database_url: str) -> AsyncConnection[TupleRow]:

@@ -48,6 +48,13 @@ _TRANSIENT: Final = (
     pg.ReadOnlySqlTransaction,  # a demoted primary
 )
 
+_STALE: Final = (
+    pg.FeatureNotSupported,  # "cached plan must not change result type": a migration in between
+    pg.InvalidSqlStatementName,  # another session: a pooler of which nobody knew
+    pg.DuplicatePreparedStatement,
+)
+"""What a prepared statement may meet, before it has done anything. A new connection has none."""
+
 _PERMANENT: Final = (
     psycopg.DataError,  # a NUL in a text, a date that Python does not have
     pg.ProgramLimitExceeded,  # too large; it is an OperationalError, too
@@ -71,18 +78,19 @@ class LedgerCalls:
     async def _call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run one ledger call, repeated over transient failures until its deadline."""
         last: Exception | None = None
-        reached = False
+        reached = renewed = False
 
         async def persist() -> T:
-            nonlocal last, reached
+            nonlocal last, reached, renewed
             while True:
                 try:
                     async with self._pool.connection() as connection:
                         reached = True
                         try:
                             return await work(connection)
-                        except pg.ReadOnlySqlTransaction:
-                            # A connection to a demoted primary stays read-only: drop it.
+                        except (pg.ReadOnlySqlTransaction, *_STALE):
+                            # A connection to a demoted primary stays read-only, and one with a
+                            # stale statement keeps it: drop it.
                             await connection.close()
                             raise
                 except _PERMANENT as err:
@@ -91,6 +99,9 @@ class LedgerCalls:
                     last = err
                     await asyncio.sleep(_BACK_OFF_SECONDS)
                 except psycopg.Error as err:
+                    if isinstance(err, _STALE) and not renewed:
+                        renewed = True
+                        continue
                     # Without the details, which quote the row.
                     why = err.diag.message_primary or str(err)
                     name = f"{type(err).__name__} {err.sqlstate or ''}".strip()

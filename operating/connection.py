@@ -19,5 +19,5 @@ async def with_ledger(work: Callable[[ActionLedger], Awaitable[T]]) -> T:
         LedgerUnavailable: It does not answer.
     """
     settings = Settings.load()
-    async with ledger_pool(settings.require_database(), size=1) as pool:
+    async with ledger_pool(settings.require_database(), size=1, prepared_statements=False) as pool:
         return await work(ActionLedger(pool, statement_seconds=settings.statement_seconds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 import pytest_asyncio
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 
 from commitline.errors import LedgerUnavailable, Unstorable
@@ -26,10 +28,12 @@ from commitline.ledger import (
     ledger_pool,
     migrate,
 )
-from commitline.ledger.pool import Pool
+from commitline.ledger.pool import PREPARE_AFTER, Pool
 from commitline.tests.builders import DECLINED, action_request, attempt, dispatched, open_run
 
 RUN = RunKey("support-4821/e1")
+KEY_DATA = re.compile(rb"(K\0\0\0\x0c)....", re.DOTALL)
+"""Postgres's message with a session's process id, by which a client cancels what it requested."""
 
 
 def action(position: str = "0.0", *, domain_key: str | None = None) -> ActionRequest:
@@ -45,6 +49,9 @@ class Observer:
     async def ask(self, statement: LiteralString) -> list[Mapping[str, Any]]:
         cursor = await self._connection.execute(statement)
         return list(await cursor.fetchall())
+
+    async def alter(self, statement: LiteralString) -> None:
+        await self._connection.execute(statement)
 
     async def states(self) -> list[str]:
         """What the ledger's sessions are doing."""
@@ -327,7 +334,7 @@ async def test_a_pool_that_others_use_up_is_unavailable_and_not_an_error_of_anot
 async def test_nothing_depends_on_a_session_so_that_a_pooler_may_change_it_at_every_transaction(
     database_url: str, observer: Observer
 ) -> None:
-    async with ledger_pool(database_url, size=3) as pool:
+    async with ledger_pool(database_url, size=3, prepared_statements=False) as pool:
         await pool.resize(3, 3)
         await pool.wait()
         ledger = ActionLedger(pool)
@@ -342,6 +349,77 @@ async def test_nothing_depends_on_a_session_so_that_a_pooler_may_change_it_at_ev
         for _ in range(3):
             assert await memory_of(pool) == []
     assert await observer.ask("select 1 from pg_locks where locktype = 'advisory'") == []
+
+
+async def test_statements_are_prepared_where_a_connection_goes_straight_to_postgres(
+    database_url: str,
+) -> None:
+    async with ledger_pool(database_url, size=1) as pool:
+        for _ in range(PREPARE_AFTER + 2):
+            await ActionLedger(pool).list(RUN)
+
+        assert [found for found in await memory_of(pool) if "from agent_actions" in found]
+
+
+async def test_behind_a_pooler_no_statement_is_prepared_unless_a_setting_says_that_it_keeps_them(
+    database_url: str,
+) -> None:
+    async with (
+        pooler(database_url) as url,
+        ledger_pool(url, size=1) as cautious,
+        ledger_pool(url, size=1, prepared_statements=True) as told,
+    ):
+        for _ in range(PREPARE_AFTER + 2):
+            await ActionLedger(cautious).list(RUN)
+            await ActionLedger(told).list(RUN)
+
+        assert await memory_of(cautious) == []
+        assert await memory_of(told) != []
+
+
+async def test_a_statement_that_a_migration_made_stale_is_prepared_anew(
+    database_url: str, observer: Observer
+) -> None:
+    async with ledger_pool(database_url, size=1) as pool:
+        ledger = ActionLedger(pool)
+        await open_run(ledger, RUN)
+        await dispatched(ledger, action(), attempt())
+        for _ in range(PREPARE_AFTER + 2):
+            await ledger.get(action().key)
+        prepared = await memory_of(pool)
+        await observer.alter("alter table agent_actions add added text")
+
+        found = await ledger.get(action().key)
+
+        assert any("from agent_actions where key" in statement for statement in prepared)
+        assert found is not None
+        assert found.key == action().key
+
+
+@asynccontextmanager
+async def pooler(database_url: str) -> AsyncIterator[str]:
+    """Pass bytes on, and tell each client another process id than its session's, as poolers do."""
+    info = conninfo_to_dict(database_url)
+    tasks = []
+
+    async def pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while chunk := await source.read(65_536):
+            target.write(KEY_DATA.sub(lambda found: found[1] + b"\x7f\xff\xff\xff", chunk))
+            await target.drain()
+        target.close()
+
+    async def serve(client: asyncio.StreamReader, answers: asyncio.StreamWriter) -> None:
+        server, requests = await asyncio.open_unix_connection(
+            f"{info['host']}/.s.PGSQL.{info['port']}"
+        )
+        tasks.extend(
+            map(asyncio.create_task, (pass_on(client, requests), pass_on(server, answers)))
+        )
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        yield make_conninfo(database_url, host="127.0.0.1", port=port, sslmode="disable")
+    await asyncio.gather(*tasks)
 
 
 async def whole_life(ledger: ActionLedger, step: int) -> None:
