@@ -239,7 +239,7 @@ def figures_of(samples: dict[str, dict[str, list[Sample]]], kind: str) -> dict[s
     many = samples["many"][kind]
 
     def processor_ms(of: str) -> float:
-        used = median(getattr(one.used, of) for one in many)
+        used: float = median(getattr(one.used, of) for one in many)
         return round(used * 1000 / LOADS["many"].units, 2)
 
     return {

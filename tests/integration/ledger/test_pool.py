@@ -400,7 +400,7 @@ async def test_a_statement_that_a_migration_made_stale_is_prepared_anew(
 async def pooler(database_url: str) -> AsyncIterator[str]:
     """Pass bytes on, and tell each client another process id than its session's, as poolers do."""
     info = conninfo_to_dict(database_url)
-    tasks = []
+    tasks = list[asyncio.Task[None]]()
 
     async def pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while chunk := await source.read(65_536):
