@@ -48,6 +48,7 @@ from .claim_rules import (
     MAY_SEND,
     Standing,
     Verdict,
+    check_to_be_settled,
     check_undoes_the_same,
     judge_holder,
     judge_own,
@@ -148,6 +149,7 @@ class _Claimant:
                 raise RunNotRunning(f"the run {request.run_key} is not in the ledger", known=False)
             await self._facts.lock_undone_by(request.key)
             own = await fetch(self._connection, Action, "lock_action", key=request.key)
+            check_to_be_settled(own, request)
             if own is None:
                 return await self._claim_unwritten() if may_start(run, request) else None
             verdict = judge_own(own, request, self._attempt)

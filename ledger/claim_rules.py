@@ -48,7 +48,7 @@ from enum import Enum, auto
 from typing import Final
 
 from ..canonical import scrub
-from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence
+from ..errors import Fenced, IdempotencyKeyConflict, PlanDivergence, RunNotRunning
 from ..identity import ActionKey
 from .action_records import Action, ActionRequest, Attempt, Effect, Outcome
 from .claim_results import Busy
@@ -110,6 +110,21 @@ def judge_own(found: Action, request: ActionRequest, attempt: Attempt) -> Verdic
     if found.leased and (found.claimed_by != found.key or _precedes_relay(found, request, attempt)):
         return Verdict.WAIT
     return _judge_attempt(found, request, attempt)
+
+
+def check_to_be_settled(found: Action | None, request: ActionRequest) -> None:
+    """Refuse to settle what was never sent: that would send it for the first time.
+
+    Raises:
+        RunNotRunning: The attempt has handed the row back since the undo was planned, or a failover
+            has lost it.
+    """
+    if request.purpose != "settle":
+        return
+    if found is None:
+        raise RunNotRunning(f"{request.key} is gone: a failover lost it")
+    if found.state == "intent":
+        raise RunNotRunning(f"{request.key} was never sent: nothing is unknown about it")
 
 
 def _precedes_relay(found: Action, request: ActionRequest, attempt: Attempt) -> bool:

@@ -391,6 +391,22 @@ async def test_to_settle_sends_what_has_a_key_and_only_in_an_unwinding(
     assert [step.at for step in await plan(ledger)] == ["undo-0.0"]
 
 
+async def test_to_settle_sends_nothing_that_an_attempt_has_handed_back(
+    ledger: ActionLedger,
+) -> None:
+    """The undo has planned to settle it; then the attempt says that it sent nothing."""
+    by = attempt()
+    await dispatched(ledger, charge(), by)
+    await begin(ledger)
+    assert [step.at for step in await plan(ledger)] == [None]
+    await ledger.hand_back(charge(), by)
+
+    with pytest.raises(RunNotRunning, match="was never sent"):
+        await ledger.claim(charge(purpose="settle"), attempt(101))
+
+    assert await plan(ledger) == []
+
+
 async def test_who_only_asks_never_sends(ledger: ActionLedger) -> None:
     asked = charge(effect=Effect.LOOKUP, can_look_up=True)
     await dispatched(ledger, asked)
