@@ -186,12 +186,16 @@ class RunNotRunning(LedgerError):
     code = "CL204"
     remedy = "Open the run first, or start a new one."
 
-    def __init__(self, message: str, *, known: bool = True, stopping: bool = False) -> None:
+    def __init__(
+        self, message: str, *, known: bool = True, stopping: bool = False, undoing: bool = False
+    ) -> None:
         super().__init__(message)
         self.known = known
         """Whether the ledger has the run at all."""
         self.stopping = stopping
         """Whether a stop is under way. The cancellation of the workflow follows."""
+        self.undoing = undoing
+        """Whether an undo of the run has begun, and has not ended."""
 
 
 class RunInputConflict(LedgerError):

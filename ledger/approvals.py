@@ -17,6 +17,7 @@ from ..errors import ApprovalRefused, PlanDivergence, RunNotRunning
 from ..identity import ActionKey, Position, RunKey, action_key, epoch_of, step_of
 from .action_records import Action
 from .run_records import Run
+from .run_rules import not_running
 from .statements import Connection, LedgerCalls, execute, fetch
 
 _NOT_MADE: Final = "the call is not made any more"
@@ -254,8 +255,7 @@ def check_same_call(found: Approval, tool: str, requested_digest: str) -> None:
 async def _not_running(connection: Connection, request: ApprovalRequest) -> RunNotRunning:
     run = await fetch(connection, Run, "get_run", run_key=request.run_key)
     # A stopping run is cancelled, and perhaps undone; it has not failed.
-    stopping = run is not None and run.state == "stopping"
-    return RunNotRunning(f"the run of {request.key} may start nothing any more", stopping=stopping)
+    return not_running(run, f"the run of {request.key} may start nothing any more")
 
 
 def refusal_of(found: Approval) -> ApprovalRefused:

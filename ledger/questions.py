@@ -16,14 +16,14 @@ from datetime import datetime
 from typing import Final
 
 from ..canonical import storable
-from ..errors import AnswerRefused, Fenced, RunNotRunning
+from ..errors import AnswerRefused, Fenced
 from ..identity import ActionKey, RunKey
 from .action_records import Action
 from .claim_results import Dispatched, HeldClaim
 from .outcome import end_intent, lock_with_domain_key
 from .question_rules import Question, QuestionRequest, raised_before
 from .run_records import Run
-from .run_rules import may_raise_question
+from .run_rules import may_raise_question, not_running
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_one
 
 _RUN_ENDED: Final = (
@@ -88,10 +88,7 @@ class QuestionLedger(LedgerCalls):
         raised = await self._call(work)
         if isinstance(raised, tuple):
             return raised
-        stopping = raised is not None and raised.state == "stopping"
-        raise RunNotRunning(
-            f"the run of {request.key} may start nothing any more", stopping=stopping
-        )
+        raise not_running(raised, f"the run of {request.key} may start nothing any more")
 
     async def look(self, key: ActionKey, number: int) -> tuple[Question | None, Action | None]:
         """Return a question and the row of its call, which ends where that has expired.

@@ -57,6 +57,8 @@ class Run:
     """When an undo of it began last."""
     undo_ended_at: datetime | None
     """When that undo ended, with everything undone or a list of what stands."""
+    undo_owner: str | None
+    """The workflow that carries out that undo; no other one goes on with it."""
     workflow_status: str | None
     """How its workflow ended, where the run could not record that: ``terminated``, …"""
     namespace: str | None
@@ -65,6 +67,11 @@ class Run:
     """Of the server on which it began; ``lost`` where that row is lost; None if it is not known."""
     now: datetime
     """The database's clock when the row was read."""
+
+    @property
+    def undo_under_way(self) -> bool:
+        """Whether an undo of it has begun, and has not ended."""
+        return self.undo_began_at is not None and self.undo_ended_at is None
 
     def is_owned_by(self, workflow_id: str | None) -> bool:
         """Whether this workflow may act for it."""

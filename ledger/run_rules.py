@@ -43,15 +43,31 @@ def may_start(run: Run, request: ActionRequest) -> bool:
             return _goes_forward(run, request)
 
 
+def check_starts_something(run: Run) -> None:
+    """Refuse to start anything for a run that was stopped, or is being undone.
+
+    Raises:
+        RunNotRunning: It was.
+    """
+    if run.state in ("stopping", "undoing") or run.stopped_at is not None:
+        raise not_running(
+            run, f"the run {run.run_key} is {run.state}; it was stopped: {run.stop_reason}"
+        )
+
+
+def not_running(run: Run | None, message: str) -> RunNotRunning:
+    """Return the error of a run that may start nothing: whether a stop or an undo is under way."""
+    return RunNotRunning(
+        message,
+        stopping=run is not None and run.state == "stopping",
+        undoing=run is not None and run.undo_under_way,
+    )
+
+
 def _goes_forward(run: Run, request: ActionRequest) -> bool:
     if was_forked_before(run, request.position):
         raise StaleThread(f"{request.key}: the run was forked, and goes another way")
-    if run.state in ("stopping", "undoing"):
-        raise RunNotRunning(
-            f"the run {run.run_key} is {run.state}", stopping=run.state == "stopping"
-        )
-    if run.stopped_at is not None:
-        raise RunNotRunning(f"the run {run.run_key} was stopped: {run.stop_reason}")
+    check_starts_something(run)
     if run.state == "running" and not run.is_owned_by(request.owner):
         raise Fenced(f"{request.run_key} is carried out by {run.owner or 'no workflow'} by now")
     return run.state == "running"
@@ -107,9 +123,7 @@ def check_ancestors(line: Sequence[Run], parent: RunKey, by: str) -> None:
         raise RunNotRunning(f"the run {parent} is not in the ledger", known=False)
     for run in line:
         if run.state != "running" or run.stopped_at is not None:
-            raise RunNotRunning(
-                f"the run {run.run_key} is {run.state}", stopping=run.state == "stopping"
-            )
+            raise not_running(run, f"the run {run.run_key} is {run.state}")
     if not line[-1].is_owned_by(by):
         raise Fenced(f"{parent} is carried out by {line[-1].owner or 'no workflow'} by now")
 

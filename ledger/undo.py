@@ -37,6 +37,7 @@ class UndoLedger(LedgerCalls):
         why: str,
         failed: bool,
         attempt_at: datetime,
+        by: str | None = None,
         again: bool = False,
         unless: Sequence[str] = (),
     ) -> bool:
@@ -51,6 +52,8 @@ class UndoLedger(LedgerCalls):
             failed: Whether it failed, which undoes it. One that was cancelled is undone only
                 where its stop said so.
             attempt_at: When the caller's attempt began, by the engine's clock.
+            by: The workflow that carries it out. One that has begun goes on only by the workflow
+                that began it, or by one that a person starts.
             again: A person requests it, of a run that has ended, or was stopped and whose
                 workflow is lost.
             unless: Names of tools. If a call of one of them took effect, or may have, the run is
@@ -69,32 +72,42 @@ class UndoLedger(LedgerCalls):
                 if not tree:
                     raise RunNotRunning(f"{run_key} is not in the ledger", known=False)
                 run, keys = tree[0], [one.run_key for one in tree]
-                if not must_undo(run, failed=failed, again=again, attempt_at=attempt_at):
+                if not must_undo(run, failed=failed, again=again, attempt_at=attempt_at, by=by):
                     return False
-                requested = again or run.compensate or run.state == "undoing"
+                requested = again or run.compensate or run.undo_under_way
                 if unless and not requested:
                     given = {"run_keys": keys, "tools": list(unless)}
                     if await _is_so(connection, "took_effect", **given):
                         return False
                 may = await _is_so(connection, "may_undo", run_keys=keys, requested=requested)
                 # An undo that has begun is brought to its end, even if nothing is left to undo.
-                if run.state != "undoing" and not may:
+                if not run.undo_under_way and not may:
                     return False
-                await execute(connection, "begin_undo", run_keys=keys, why=storable(why))
+                given = {"run_keys": keys, "why": storable(why), "by": by}
+                await execute(connection, "begin_undo", **given)
                 return True
 
         return await self._call(work)
 
     async def plan(
-        self, run_key: RunKey, *, passed: AbstractSet[ActionKey] = frozenset()
+        self,
+        run_key: RunKey,
+        *,
+        by: str | None = None,
+        passed: AbstractSet[ActionKey] = frozenset(),
     ) -> Sequence[DueUndo]:
-        """Return what is to be done next, in order; nothing, where the undo is over.
+        """Return what is to be done next, in order.
+
+        Nothing, where the undo is over, or another workflow carries it out by now.
 
         Args:
             run_key: A run that is being undone.
+            by: The workflow that carries it out.
             passed: What this undo could not do, as `DueUndo.passes`.
         """
         run = await self._fetch(Run, "get_run", run_key=run_key)
+        if run is not None and run.undo_owner != by:
+            return []
         rows = await self._fetch_all(Action, "undo_rows", run_key=run_key)
         return due(rows, since=None if run is None else run.undo_began_at, passed=passed)
 
@@ -124,17 +137,24 @@ class UndoLedger(LedgerCalls):
         return await self._call(work)
 
     async def finish(
-        self, run_key: RunKey, *, attempt_at: datetime, passed: AbstractSet[ActionKey]
+        self,
+        run_key: RunKey,
+        *,
+        attempt_at: datetime,
+        by: str | None = None,
+        passed: AbstractSet[ActionKey],
     ) -> bool:
         """Commit that the undo is over; False where something has become known meanwhile.
 
-        Safe to repeat.
+        Where another workflow carries it out by now, that one commits its end. Safe to repeat.
         """
 
         async def work(connection: Connection) -> bool:
             async with connection.transaction():
                 tree = await fetch_all(connection, Run, "lock_tree", run_key=run_key)
                 keys = [run.run_key for run in tree]
+                if tree and tree[0].undo_owner != by:
+                    return True
                 since = tree[0].undo_began_at if tree else None
                 if await _is_due(connection, run_key, since, passed):
                     return False

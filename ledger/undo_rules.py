@@ -114,7 +114,7 @@ class UndoReport:
         return [one for one in self.actions if one.fate != "undone"]
 
 
-def must_undo(run: Run, *, failed: bool, again: bool, attempt_at: datetime) -> bool:
+def must_undo(run: Run, *, failed: bool, again: bool, attempt_at: datetime, by: str | None) -> bool:
     """Whether a run is to be undone; see `UndoLedger.begin`.
 
     Raises:
@@ -126,11 +126,14 @@ def must_undo(run: Run, *, failed: bool, again: bool, attempt_at: datetime) -> b
     if run.state == "ended" and run.ended_attempt_at and run.ended_attempt_at >= attempt_at:
         # A late attempt, whose undo is over: it must not begin another one.
         raise RunNotRunning(f"{run.run_key} has ended")
-    if run.parent_key is not None and not again:
-        # The undo of its parent reaches it, and a second one must not work on the same actions.
-        # Only its own stop can request one.
-        return run.compensate
-    return again or run.state == "undoing" or failed or run.compensate
+    if again:
+        return True
+    if run.undo_under_way:
+        # Its own workflow was reset to before the undo, and goes on with it. Two workflows must
+        # not work on the same actions.
+        return run.undo_owner == by
+    # The undo of its parent reaches a sub-agent's run: only its own stop can request another one.
+    return run.compensate or (failed and run.parent_key is None)
 
 
 def due(

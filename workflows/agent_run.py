@@ -125,11 +125,7 @@ class AgentRun(BaseRun):
         try:
             turns = self._turns = await self._open(given)
         except (FailureError, asyncio.CancelledError) as err:
-            if _is_later_execution():
-                # A retry, or a long run that continued as new: earlier executions did something.
-                await self._undo(err)
-                if self._undone is None and cancelled():
-                    await self._close()
+            await self._end_unopened(err)
             raise
         self._calls = turns.calls
         while True:
@@ -241,11 +237,6 @@ async def _answer_handlers() -> None:
     await handlers_finished()
     if cancelled():
         raise asyncio.CancelledError
-
-
-def _is_later_execution() -> bool:
-    """Whether another execution of this run was before this one."""
-    return workflow.info().run_id != workflow.info().first_execution_run_id
 
 
 def _error_for_caller(error: BaseException) -> BaseException:

@@ -30,7 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from .action_headers import this_run
     from .activity_calls import cancelled, despite_cancellation, failure, run_ledger_activity
     from .progress import Progress
-    from .run_end import final_error, is_stop, run_failure, undo_reason
+    from .run_end import final_error, is_stop, is_undoing, run_failure, undo_reason
     from .tool_calls import ToolCalls
     from .undo import Undo, with_report
 
@@ -175,12 +175,31 @@ class BaseRun:
             undo.run(why, failed=not is_stop(error), unless=unless)
         )
 
+    async def _end_unopened(self, error: BaseException) -> None:
+        """End a run that a later execution could not open: earlier ones did something."""
+        if workflow.info().run_id == workflow.info().first_execution_run_id:
+            return
+        await self._undo(error)
+        if self._undone is None and cancelled():
+            await self._close()
+
     async def _close(self) -> None:
+        """Close the run.
+
+        Raises:
+            ActivityError: The workflow had begun to undo the run, and was then reset to before
+                that. The undo has been brought to its end.
+        """
         if cancelled():
             self._show("stopping")
-        await despite_cancellation(
-            run_ledger_activity(CLOSE_RUN, CloseRun(this_run()), "Close the run")
-        )
+        try:
+            await despite_cancellation(
+                run_ledger_activity(CLOSE_RUN, CloseRun(this_run()), "Close the run")
+            )
+        except ActivityError as err:
+            if is_undoing(err):
+                await self._undo(err)
+            raise
 
     async def _error_of(self, error: BaseException) -> BaseException:
         """Return the error that the run ends with."""

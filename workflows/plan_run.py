@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.common import RawValue
+from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.encoding import pack, to_text, unpack
@@ -43,6 +44,7 @@ with workflow.unsafe.imports_passed_through():
     from .activity_calls import failure, raise_if_cancelled, run_ledger_activity, side_by_side
     from .base_run import BaseRun, handlers_finished, read_input
     from .progress import Progress
+    from .run_end import is_stop, is_undoing
     from .tool_calls import ToolCalls
 
 PLAN_RUN: Final = "PlanRun"
@@ -85,7 +87,12 @@ class PlanRun(BaseRun):
 
     async def _run(self, given: PlanInput) -> None:
         """Open the run, take its steps, and close it, however that ends."""
-        spec = await self._open(given)
+        try:
+            spec = await self._open(given)
+        except (FailureError, asyncio.CancelledError) as err:
+            if is_stop(err) or is_undoing(err):  # else its tools would have to be known
+                await self._end_unopened(err)
+            raise
         self._tools = {found.definition.name: found for found in spec.tools}
         ends_at = None if spec.deadline_seconds is None else workflow.time() + spec.deadline_seconds
         try:

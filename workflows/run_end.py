@@ -52,10 +52,13 @@ def is_stop(error: BaseException) -> bool:
 def undo_reason(error: BaseException) -> str | None:
     """Return why the run must be undone, for people; None if it must not.
 
-    Of a run that was stopped the ledger knows whether the stop said so.
+    Of a run that was stopped the ledger knows whether the stop said so, and of an undo that had
+    begun, whether this workflow goes on with it.
     """
     if is_stop(error):
         return "it was stopped"
+    if is_undoing(error):
+        return "its undo had begun"
     if parent_of(this_run()) is not None:
         return None  # the parent's undo includes it
     if not isinstance(error, FailureError):
@@ -80,10 +83,20 @@ async def final_error(error: BaseException) -> BaseException:
     return run_failure(error)
 
 
+def is_undoing(error: BaseException) -> bool:
+    """Whether an activity found that an undo of the run had begun: its history was reset."""
+    fields = _fields_of(error)
+    return fields is not None and fields.undoing
+
+
 def _found_stopping(error: BaseException) -> bool:
     """Whether an activity found that the run is being stopped."""
-    fields = ErrorFields.read(error.cause) if isinstance(error, ActivityError) else None
+    fields = _fields_of(error)
     return fields is not None and fields.stopping
+
+
+def _fields_of(error: BaseException) -> ErrorFields | None:
+    return ErrorFields.read(error.cause) if isinstance(error, ActivityError) else None
 
 
 def _text_of(error: BaseException) -> str:

@@ -53,13 +53,16 @@ class ErrorFields:
     """What to do next."""
     stopping: bool = False
     """Whether the run is being stopped, and the cancellation of its workflow follows."""
+    undoing: bool = False
+    """Whether an undo of the run has begun, and has not ended."""
 
     @classmethod
     def of(cls, error: CommitlineError, *, limit: int) -> ErrorFields:
         """Return the fields of an error; ``limit`` caps the message."""
-        stopping = isinstance(error, RunNotRunning) and error.stopping
         told = scrub(redact(error.message), limit=limit)
-        return cls(told, error.code, error.remedy, stopping)
+        if isinstance(error, RunNotRunning):
+            return cls(told, error.code, error.remedy, error.stopping, error.undoing)
+        return cls(told, error.code, error.remedy)
 
     @classmethod
     def read(cls, failure: BaseException | None) -> ErrorFields | None:
@@ -117,7 +120,8 @@ def passed_on(failure: ApplicationError, *, final: bool) -> ApplicationError:
     fields = ErrorFields.read(failure)
     if fields is None:
         return ApplicationError(failure.message, type=failure.type, non_retryable=final)
-    return replace(fields, stopping=False).as_failure(failure.type, non_retryable=final)
+    ended = replace(fields, stopping=False, undoing=False)
+    return ended.as_failure(failure.type, non_retryable=final)
 
 
 def again(kind: str, text: str, *, delay: timedelta) -> ApplicationError:

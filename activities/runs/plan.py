@@ -12,6 +12,7 @@ from temporalio.common import RawValue
 
 from ...errors import PlanInvalid
 from ...ledger import ActionLedger
+from ...ledger.run_rules import check_starts_something
 from ...logs import Log
 from ..app.app import App
 from ..app.plan_check import check_order, check_structure
@@ -21,7 +22,7 @@ from ..contract.deadlines import resolve
 from ..contract.encoding import from_text, pack, to_text, unpack
 from ..contract.plans import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
 from ..guard.ledger_write import persist
-from .run import check_not_stopped, seconds_left
+from .run import seconds_left
 from .served import served_tool
 
 log = Log()
@@ -67,7 +68,7 @@ class PlanActivities:
                 namespace=info.namespace,
             )
         )
-        check_not_stopped(run)
+        check_starts_something(run)
         assert run.spec is not None, "kept when it was opened"
         kept = from_text(PlanSpec, run.spec)
         return pack(replace(kept, deadline_seconds=seconds_left(kept.deadline_seconds, run)))

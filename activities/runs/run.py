@@ -12,9 +12,9 @@ from typing import Any
 from temporalio import activity
 from temporalio.common import RawValue
 
-from ...errors import RunNotRunning
 from ...identity import parent_of
 from ...ledger import ActionLedger, Run, ThreadLedger
+from ...ledger.run_rules import check_starts_something, not_running
 from ..app.agent import Agent
 from ..app.app import App
 from ..contract.deadlines import RunLimits
@@ -76,21 +76,28 @@ class RunActivities:
                 lost=request.spec is not None,
             )
         )
-        check_not_stopped(run)
+        check_starts_something(run)
         assert run.spec is not None, "kept when it was opened"
         thread = await persist(lambda: self._threads.open(thread_id, agent=request.agent))
         return pack(Opened(_with_time_left(from_text(AgentSpec, run.spec), run), thread.version))
 
     @activity.defn(name=CLOSE_RUN)
     async def close_run(self, raw: RawValue) -> None:
-        """Mark the run as ended: no older attempt claims any more. Safe to repeat."""
+        """Mark the run as ended: no older attempt claims any more. Safe to repeat.
+
+        Raises:
+            RunNotRunning: This workflow had begun to undo the run, and has not ended that: its
+                history was reset to before.
+        """
         request = unpack(CloseRun, raw)
         info = activity.info()
-        await persist(
+        run = await persist(
             lambda: self._ledger.runs.end(
                 request.run_key, attempt_at=info.started_time, owner=info.workflow_id
             )
         )
+        if run.state == "undoing" and run.undo_owner == info.workflow_id:
+            raise not_running(run, f"the run {run.run_key} is being undone: {run.stop_reason}")
 
     @activity.defn(name=STOP_RUN)
     async def stop_run(self, raw: RawValue) -> None:
@@ -106,19 +113,6 @@ class RunActivities:
                 attempt_at=info.started_time,
                 namespace=info.namespace,
             )
-        )
-
-
-def check_not_stopped(run: Run) -> None:
-    """Refuse to open a run that was stopped.
-
-    Raises:
-        RunNotRunning: It was.
-    """
-    if run.stopped_at is not None:
-        raise RunNotRunning(
-            f"the run {run.run_key} was stopped: {run.stop_reason}",
-            stopping=run.state == "stopping",
         )
 
 

@@ -74,6 +74,8 @@ class TurnActivities:
                 # The model was not requested: a later attempt requests it.
                 raise start_later(err.message, began=began) from err
             except RunNotRunning as err:
+                if err.known:
+                    raise
                 # A failover lost the run's row: the workflow opens the run again.
                 raise ApplicationError(err.message, type=RUN_LOST, non_retryable=True) from err
 

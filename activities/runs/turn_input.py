@@ -12,6 +12,7 @@ from typing import Final
 from ...errors import StaleThread, ThreadNotFound
 from ...identity import Position, RunKey, action_key, is_from, position, position_below, sub_run_key
 from ...ledger import Action, ActionLedger, Conversation, StoredMessage, Thread, ThreadLedger
+from ...ledger.run_rules import check_starts_something
 from ...logs import Log
 from ..app.app import App
 from ..contract.conversation import Completion, Message
@@ -46,9 +47,12 @@ class TurnInput:
 
         Raises:
             StaleThread: The conversation is not the one that the run knows.
+            RunNotRunning: The run was stopped, or is being undone. Its history may have been reset
+                to before that, and what the model says would be acted on.
             ThreadNotFound: The ledger does not have the request.
         """
         epoch, version = _place(found, request)
+        check_starts_something(found.run)
         actions, messages = await self._missing_results(found, request)
         messages += request.messages
         spec = read_spec(found, request.run_key)

@@ -68,6 +68,7 @@ class UndoActivities:
             why=request.why,
             failed=request.failed,
             attempt_at=activity.info().started_time,
+            by=activity.info().workflow_id,
             again=request.again,
             unless=request.unless,
         )
@@ -84,7 +85,8 @@ class UndoActivities:
         """
         request = unpack(PlanUndo, raw)
         passed, unserved = frozenset(request.passed), frozenset(request.unserved)
-        found = await self._undo.plan(request.run_key, passed=passed)
+        by = activity.info().workflow_id
+        found = await self._undo.plan(request.run_key, by=by, passed=passed)
         steps = [await self._step(one) for one in found[:_STEPS]]
         served = list(takewhile(lambda one: not one.unserved or one.tool in unserved, steps))
         if steps and not served:
@@ -99,6 +101,7 @@ class UndoActivities:
         finished = await self._undo.finish(
             request.run_key,
             attempt_at=activity.info().started_time,
+            by=activity.info().workflow_id,
             passed=frozenset(request.passed),
         )
         report = await self._undo.report(request.run_key)

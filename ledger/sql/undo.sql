@@ -38,6 +38,7 @@ select exists (
 -- begin_undo: these runs go forward no more, for good.
 update agent_runs
    set state = 'undoing', undo_began_at = clock_timestamp(), undo_ended_at = null,
+       undo_owner = %(by)s,
        stopped_at = coalesce(stopped_at, clock_timestamp()),
        stop_reason = coalesce(stop_reason, %(why)s)
  where run_key = any(%(run_keys)s);

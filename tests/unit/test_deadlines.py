@@ -218,6 +218,7 @@ def run_that_began(spent: timedelta) -> Run:
         compensate=False,
         undo_began_at=None,
         undo_ended_at=None,
+        undo_owner=None,
         workflow_status=None,
         owner=None,
         namespace=None,

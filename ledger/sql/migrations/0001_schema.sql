@@ -65,6 +65,8 @@ create table agent_runs (
     -- When undoing began last, and when it ended: with everything undone, or a list of what stands.
     undo_began_at      timestamptz,
     undo_ended_at      timestamptz,
+    -- The workflow that carries it out: the run's own, or one that a person started.
+    undo_owner         text,
 
     -- How the workflow ended where the run could not record it: terminated, timed_out, …
     workflow_status    text,

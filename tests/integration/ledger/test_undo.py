@@ -10,6 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
+from temporalio.testing import ActivityEnvironment
 
 from commitline import App, tool
 from commitline.activities.contract.encoding import pack, unpack
@@ -51,6 +52,7 @@ CHARGE_KEY = "order-4821-charge"
 REFUND_KEY = "order-4821-refund"
 RECEIPT = Outcome.ok('"ch_1"')
 REFUNDED = Outcome.ok('"re_1"')
+BY = ActivityEnvironment.default_info().workflow_id
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +142,43 @@ async def test_a_run_that_is_being_undone_starts_nothing_forward_and_undoes(
     run = await ledger.runs.get(RUN)
     assert run is not None
     assert (run.state, run.stop_reason) == ("undoing", "it failed")
+
+
+async def test_an_undo_goes_on_by_the_workflow_that_began_it_or_by_one_that_a_person_starts(
+    ledger: ActionLedger,
+) -> None:
+    own, of_person = "order-1", "undo:order-1/first"
+    await done(ledger, charge())
+    assert await begin(ledger, by=own)
+
+    # Reset to before, its own workflow begins again; any other one does not.
+    assert await begin(ledger, 110, by=own)
+    assert not await begin(ledger, 110, by="another")
+    assert not await ledger.undo.plan(RUN, by="another")
+    assert await begin(ledger, 120, by=of_person, failed=False, again=True)
+    assert not await ledger.undo.plan(RUN, by=own)
+    assert await ledger.undo.finish(RUN, attempt_at=NOON, by=own, passed=frozenset())
+    run = await ledger.runs.get(RUN)
+
+    assert run is not None
+    assert (run.state, run.undo_owner) == ("undoing", of_person)
+    assert [one.at for one in await ledger.undo.plan(RUN, by=of_person)] == ["undo-0.0"]
+
+
+async def test_an_undo_that_was_lost_goes_on_when_its_workflow_is_reset(
+    ledger: ActionLedger,
+) -> None:
+    await done(ledger, charge())
+    assert await begin(ledger, by="order-1")
+    run = await ledger.runs.get(RUN)
+    assert run is not None
+    await ledger.relay.end_lost(run, workflow_status="terminated", ended_at=after_noon(150))
+
+    with pytest.raises(RunNotRunning) as refused:
+        await ledger.claim(charge("1.0", domain_key=None), attempt(160))
+    assert refused.value.undoing
+    assert await begin(ledger, 160, by="order-1")
+    assert [one.at for one in await ledger.undo.plan(RUN, by="order-1")] == ["undo-0.0"]
 
 
 async def test_an_undo_that_succeeds_marks_frees_and_is_not_due_again(
@@ -330,19 +369,15 @@ async def test_a_plan_travels_however_large_what_it_undoes_with(ledger: ActionLe
         note = dumps({"note": "x" * size})
         noted = charge(at_step, tool=charge_noted.name, args=note, domain_key=None)
         await done(ledger, noted)
-    await begin(ledger)
+    await begin(ledger, by=BY)
     undoes = UndoActivities(App(tools=[charge_noted]), ledger.undo, heartbeat_seconds=1)
 
-    raw = await undoes.plan(pack(PlanUndo(RUN, [])))
-    first = unpack(UndoPlan, raw).steps
-    passed = [step.passes or step.key for step in first]
-    rest = unpack(UndoPlan, await undoes.plan(pack(PlanUndo(RUN, passed)))).steps
+    raw = await ActivityEnvironment().run(undoes.plan, pack(PlanUndo(RUN, [])))
 
-    assert [step.key for step in first] == [charge("2.0").key]
-    assert [(step.key, bool(step.problem)) for step in rest] == [
-        (charge("1.0").key, False),
-        (charge("0.0").key, True),
+    assert [(step.key, step.problem) for step in unpack(UndoPlan, raw).steps] == [
+        (charge(at_step).key, "") for at_step in ("2.0", "1.0", "0.0")
     ]
+    assert len(raw.payload.data) < 10_000
 
 
 async def test_a_result_too_deep_to_be_given_on_stands_and_the_others_are_undone(
@@ -358,10 +393,11 @@ async def test_a_result_too_deep_to_be_given_on_stands_and_the_others_are_undone
         call = charge(at_step, tool=charge_deeply.name, args="{}", domain_key=None)
         claim = await dispatched(ledger, call)
         await ledger.record(claim, Outcome.ok("[" * levels + "]" * levels))
-    await begin(ledger)
+    await begin(ledger, by=BY)
     undoes = UndoActivities(App(tools=[charge_deeply]), ledger.undo, heartbeat_seconds=1)
 
-    steps = unpack(UndoPlan, await undoes.plan(pack(PlanUndo(RUN)))).steps
+    raw = await ActivityEnvironment().run(undoes.plan, pack(PlanUndo(RUN)))
+    steps = unpack(UndoPlan, raw).steps
 
     assert [(step.key, step.problem) for step in steps] == [
         (
@@ -1183,7 +1219,7 @@ async def test_a_run_that_is_given_up_while_it_is_being_undone_goes_on_being_und
     claim = await ledger.claim(undo(lower, domain_key=None), by)
     assert await ledger.hand_back(undo(lower), by)
     assert isinstance(claim, Dispatched)
-    assert not await begin(ledger, 101, run=below), "it is undone with what is above it"
+    assert not await begin(ledger, 101, run=below, by="c"), "it is undone with what is above it"
     await ledger.threads.open("t", agent="a")
 
     await ledger.threads.close_turn(RUN, [Position("1.0")], by=OTHER_RUN, thread_id="t", version=0)

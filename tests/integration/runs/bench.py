@@ -140,6 +140,14 @@ class Bench:
             )
         )
 
+    async def task_before(self, id: str, at: str) -> int:
+        """Return the end of the workflow task that began the call, or the turn, at a position."""
+        return next(
+            event.activity_task_scheduled_event_attributes.workflow_task_completed_event_id
+            for event in (await self.history(id)).events
+            if event.activity_task_scheduled_event_attributes.activity_id == at
+        )
+
     async def reset_activity(self, id: str, at: str) -> None:
         """Have the call at a position begin anew, as `temporal activity reset` does."""
         await self.temporal.workflow_service.reset_activity(

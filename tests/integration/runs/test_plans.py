@@ -352,6 +352,48 @@ async def test_a_plan_that_is_stopped_before_it_opens_ends_as_canceled(bench: Be
     assert rows == [("stopping", "enough", bench.temporal.namespace)]
 
 
+@pytest.mark.parametrize("at", ["the beginning", "1.0"])
+async def test_a_plan_that_is_reset_in_the_middle_of_its_undo_goes_on_with_that(
+    bench: Bench, at: str
+) -> None:
+    """Its second step, which changes nothing, succeeds when it is taken again."""
+    refunded: set[str] = set()
+    refunding, go_on = asyncio.Event(), asyncio.Event()
+    looks: list[str] = []
+
+    @tool(effect=Effect.IDEMPOTENT)
+    async def refund(ctx: ToolContext, order_id: str) -> str:
+        refunding.set()
+        await go_on.wait()
+        refunded.add(ctx.idempotency_key)
+        return "refunded"
+
+    @tool(effect=Effect.IDEMPOTENT, compensate=refund)
+    async def charge(order_id: str) -> str:
+        return "charged"
+
+    @tool(effect=Effect.READ)
+    async def look(order_id: str) -> str:
+        looks.append(order_id)
+        if len(looks) == 1:
+            raise ToolRefused("not now")
+        return "fine"
+
+    plan = Plan("pay", [step(charge, {"order_id": "1"}), step(look, {"order_id": "1"})])
+    async with bench.serving(App(tools=[charge, refund, look])) as client:
+        run = await client.start_plan(plan, id=fresh_id())
+        await refunding.wait()
+        to = None if at == "the beginning" else await bench.task_before(run.id, at)
+        await bench.reset(run.id, to=to)
+        go_on.set()
+        told = await failed(run, RunNotRunning)
+        report = await run.undo_report()
+
+    assert "The run is compensated: 1 undone" in told
+    assert len(refunded) == 1
+    assert report.state == "compensated"
+
+
 async def test_a_run_deadline_stops_a_plan_and_undoes_it_while_nothing_is_final(
     bench: Bench,
 ) -> None:

@@ -411,7 +411,7 @@ async def test_what_claims_after_the_stop_is_committed_is_refused(bench: Bench) 
         await stop(ledger)
 
         for at, later in (("0.2", 0), ("1.0", 60)):
-            with pytest.raises(RunNotRunning, match="is stopping"):
+            with pytest.raises(RunNotRunning, match="was stopped"):
                 await ledger.claim(request_at(at), attempt(60 * later))
         with pytest.raises(RunNotRunning):
             await ledger.claim(request_at("0.1", Effect.IDEMPOTENT), attempt(60 * 1))

@@ -35,6 +35,7 @@ from commitline.errors import (
     NotAuthorized,
     ResetRefused,
     RunError,
+    RunNotRunning,
     ThreadDeleted,
     UndoRefused,
 )
@@ -540,6 +541,38 @@ async def test_a_terminated_run_can_be_undone_and_so_can_one_in_the_middle_of_it
 
     assert sorted(shop.log[2:]) == ["refund 1 receipt-1", "refund 2 receipt-2"]
     assert report.state == again.state == "compensated"
+
+
+@pytest.mark.parametrize("at", ["the beginning", "1.model"])
+async def test_a_run_that_is_reset_in_the_middle_of_its_undo_goes_on_with_that(
+    bench: Bench, at: str
+) -> None:
+    shop = Shop()
+    shop.held.clear()
+    requests: list[Any] = []
+
+    def away_once(request: Any) -> Completion:
+        requests.append(request)
+        if len(requests) == 1:
+            raise ModelUnavailable("away")
+        return say("Done.")
+
+    async with bench.serving(shop.app(charges("1"), away_once)) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await shop.refunding.wait()
+        to = None if at == "the beginning" else await bench.task_before(run.id, at)
+        await bench.reset(run.id, to=to)
+        shop.held.set()
+        with pytest.raises(RunNotRunning, match="The run is compensated: 1 undone"):
+            async with asyncio.timeout(60):
+                await run.result()
+        report = await run.undo_report()
+        rows = {one.position: one.state for one in await run.actions()}
+
+    assert shop.log == ["charge 1", "refund 1 receipt-1"]
+    assert len(requests) == 1, "no model says anything of what is undone"
+    assert report.state == "compensated"
+    assert rows == {"0.0": "ok", "undo-0.0": "ok"}
 
 
 async def test_a_conversation_is_told_what_was_undone(bench: Bench) -> None:
