@@ -18,13 +18,22 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from psycopg import errors as pg
+
 from ..canonical import storable
 from ..errors import ActionNotFound, Fenced, RunNotRunning, StatementRefused, Unstorable
 from ..identity import ActionKey, RunKey
 from .action_records import Action, ActionRequest, Attempt, Outcome
 from .approvals import ApprovalLedger
 from .claim import claim_action
-from .claim_results import AlreadyDone, Claim, Dispatched, HeldClaim, attempt_parameters
+from .claim_results import (
+    AlreadyDone,
+    Busy,
+    Claim,
+    Dispatched,
+    HeldClaim,
+    attempt_parameters,
+)
 from .outbox import intend
 from .outcome import park_action, record_outcome, settle_action
 from .outcome_rules import raise_if_conflict, without_result
@@ -36,6 +45,7 @@ from .runs import RunLedger
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_one
 from .sub_runs import SubRunLedger
 from .threads import ThreadLedger
+from .transaction import transaction
 from .undo import UndoLedger
 
 _FIRST_LOOK_SECONDS: Final = 0.05
@@ -141,7 +151,14 @@ class ActionLedger(LedgerCalls):
                 same attempt may claim again; ``reached`` says whether the claim may have been
                 committed all the same.
         """
-        claim = await self._call(lambda connection: claim_action(connection, request, attempt))
+
+        async def work(connection: Connection) -> Claim:
+            try:
+                return await claim_action(connection, request, attempt)
+            except pg.LockNotAvailable:
+                return Busy(None)
+
+        claim = await self._call(work)
         if isinstance(claim, AlreadyDone):
             raise_if_conflict(claim.action)
         return claim
@@ -159,7 +176,7 @@ class ActionLedger(LedgerCalls):
 
         async def work(connection: Connection) -> None:
             parameters = attempt_parameters(claim.attempt)
-            async with connection.transaction():
+            async with transaction(connection):
                 run = await fetch(connection, Run, "lock_run", run_key=request.run_key)
                 if run is None or not may_start(run, request):
                     raise RunNotRunning(f"the run {request.run_key} has ended")
@@ -285,7 +302,7 @@ class ActionLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> Sequence[Action]:
-            async with connection.transaction():
+            async with transaction(connection):
                 return await settle_action(connection, key, outcome, storable(by))
 
         return await self._call(work)

@@ -65,6 +65,7 @@ from .questions import close_expired
 from .run_records import Run
 from .run_rules import is_for_the_relay, may_start, will_be_sent
 from .statements import Connection, execute, fetch, fetch_all, fetch_one, fetch_row
+from .transaction import transaction
 
 
 async def claim_action(connection: Connection, request: ActionRequest, attempt: Attempt) -> Claim:
@@ -142,7 +143,7 @@ class _Claimant:
 
     async def _claim_found(self) -> Claim | None:
         request = self._request
-        async with self._connection.transaction():
+        async with transaction(self._connection):
             self._facts = LockedFacts(self._connection)
             run = await fetch(self._connection, Run, "lock_run", run_key=request.run_key)
             if run is None:

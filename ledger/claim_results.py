@@ -105,10 +105,11 @@ class Parked:
 
 @dataclass(frozen=True)
 class Busy:
-    """Another live attempt is doing this now: claim again later."""
+    """Another live attempt is doing this now, or a transaction is open: claim again later."""
 
-    holder: ActionKey
-    """The action whose attempt it is."""
+    holder: ActionKey | None
+    """The action whose attempt it is. None: a transaction holds a lock, as an application's does
+    that intends the same business fact, and nothing is known until that has ended."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from psycopg import errors as pg
 from psycopg.rows import TupleRow
 
 from ..canonical import scrub
-from ..errors import MigrationHeldBack, SchemaMismatch
+from ..errors import LedgerUnavailable, MigrationHeldBack, SchemaMismatch
 from .pool import connect_once
 from .sql import QUERIES, Migration, migrations
 
@@ -134,18 +134,22 @@ async def _watched(
     cursor = await connection.execute("select pg_backend_pid()")
     row = await cursor.fetchone()
     assert row is not None, "every session has one"
-    watching = asyncio.create_task(_watch(row[0], database_url, holders))
+    over = asyncio.Event()
+    watching = asyncio.create_task(_watch(row[0], database_url, holders, over))
     try:
         yield
     finally:
-        watching.cancel()
+        over.set()  # not cancelled: a connection that is about to be closed would stay open
         await asyncio.wait([watching])
 
 
-async def _watch(pid: int, database_url: str, holders: list[str]) -> None:
-    with suppress(psycopg.Error):  # the migration goes on, and does not know who held it back
+async def _watch(pid: int, database_url: str, holders: list[str], over: asyncio.Event) -> None:
+    # The migration goes on after an error, and does not know who held it back.
+    with suppress(psycopg.Error, LedgerUnavailable):
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), _LOOK_SECONDS)
+                return
             async with await connect_once(database_url) as connection:
                 cursor = await connection.execute(QUERIES["blocking"], {"pid": pid})
                 if found := [_in_words(*row) for row in await cursor.fetchall()]:

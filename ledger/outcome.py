@@ -17,6 +17,7 @@ from .claim_results import Dispatched, HeldClaim
 from .outcome_rules import judge_settlement, standing_outcome
 from .run_records import Run
 from .statements import Connection, execute, fetch, fetch_all, fetch_row, fetch_rows
+from .transaction import transaction
 
 
 async def record_outcome(
@@ -45,7 +46,7 @@ async def _record_in_full(
     releases: bool,
 ) -> bool:
     """Record what the common case does not: a key is released, or the action was parked."""
-    async with connection.transaction():
+    async with transaction(connection):
         await _lock_around(connection, claim.key)
         if not await execute(connection, "record", **parameters):
             if not await execute(connection, "record_late", **parameters):
@@ -104,7 +105,7 @@ async def end_intent(connection: Connection, key: ActionKey, outcome: Outcome) -
 
 async def call_off(connection: Connection, key: ActionKey, outcome: Outcome) -> bool:
     """The same, in a transaction of its own."""
-    async with connection.transaction():
+    async with transaction(connection):
         await lock_with_domain_key(connection, key)
         return await end_intent(connection, key, outcome)
 

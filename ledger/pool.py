@@ -8,9 +8,8 @@ Statements are prepared where nothing stands between: a prepared statement belon
 a pooler gives every transaction another one. A pooler is known by its process id: Postgres tells
 each client the one of its session, for cancel requests, and a pooler tells one of its own.
 
-A transaction says its isolation level itself. A method locks, and then reads what others had
-committed by then; a snapshot from before its locks would be an old one. The default of the database
-or of the role counts for single statements alone, and those need no level: where a row has changed
+A transaction says its isolation level itself (see `transaction`). The default of the database or
+of the role counts for single statements alone, and those need no level: where a row has changed
 since, a higher one raises a serialization failure, and the statement is repeated.
 """
 
@@ -76,7 +75,6 @@ def ledger_pool(
 
 async def _configure(connection: Connection, *, prepared: bool | None) -> None:
     connection.adapters.register_loader("json", TextLoader)
-    await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
     if prepared or (prepared is None and await _is_direct(connection)):
         connection.prepare_threshold = PREPARE_AFTER
 

@@ -25,6 +25,7 @@ from .question_rules import Question, QuestionRequest, raised_before
 from .run_records import Run
 from .run_rules import may_raise_question, not_running
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_one
+from .transaction import transaction
 
 _RUN_ENDED: Final = (
     "its run ended while its question waited, and an earlier attempt may have happened"
@@ -70,7 +71,7 @@ class QuestionLedger(LedgerCalls):
             # By itself: two that hold the run's lock in share would wait for each other.
             at = {"run_key": request.run_key, "attempt_at": attempt_at}
             await execute(connection, "reopen_run", **at)
-            async with connection.transaction():
+            async with transaction(connection):
                 run = await fetch(connection, Run, "lock_run", run_key=request.run_key)
                 owns = claim is None or await _lock_own(connection, claim)
                 if not may_raise_question(run, request.position):
@@ -97,7 +98,7 @@ class QuestionLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> tuple[Question | None, Action | None]:
-            async with connection.transaction():
+            async with transaction(connection):
                 await lock_with_domain_key(connection, key)
                 questions = await fetch_all(connection, Question, "lock_questions", key=key)
                 found = next((one for one in questions if one.number == number), None)

@@ -20,6 +20,7 @@ from .relay_rules import LostRun, QueuedAction, RelayEntry, check_reopens
 from .row_factory import read
 from .run_records import Run
 from .statements import Connection, LedgerCalls, execute, fetch
+from .transaction import transaction
 
 _TAKEN_FOR: Final = timedelta(seconds=15)
 """How long a relay has to begin with what it has taken. If it dies, the delay is so long."""
@@ -64,7 +65,7 @@ class RelayLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> None:
-            async with connection.transaction():
+            async with transaction(connection):
                 await execute(connection, "lock_action", key=key)
                 await execute(connection, "dequeue_if_settled", key=key)
 
@@ -108,7 +109,7 @@ class RelayLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> None:
-            async with connection.transaction():
+            async with transaction(connection):
                 await execute(connection, "park_unsettled", key=key, reason=storable(reason))
                 await execute(connection, "leave_undo_to_person", key=key)
                 await execute(connection, "dequeue_if_settled", key=key)
@@ -155,7 +156,7 @@ class RelayLedger(LedgerCalls):
         reason = f"{ended}, and no worker can look up what became of this"
 
         async def work(connection: Connection) -> bool:
-            async with connection.transaction():
+            async with transaction(connection):
                 seen = {"run_key": run.run_key, "state": run.state}
                 end = {"workflow_status": workflow_status, "ended_at": ended_at}
                 if not await execute(connection, "end_lost", **seen, **end):
@@ -181,7 +182,7 @@ class RelayLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> Action:
-            async with connection.transaction():
+            async with transaction(connection):
                 found = await fetch(connection, Action, "get_action", key=key)
                 run = None
                 if found is not None:

@@ -14,6 +14,7 @@ from ..errors import RunInputConflict, RunNotRunning
 from ..identity import RunKey, parent_of
 from .run_records import Run
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_one
+from .transaction import transaction
 
 
 class RunLedger(LedgerCalls):
@@ -119,7 +120,7 @@ class RunLedger(LedgerCalls):
         }
 
         async def work(connection: Connection) -> Run:
-            async with connection.transaction():
+            async with transaction(connection):
                 run = await fetch_one(connection, Run, "stop_run", **parameters)
                 # A statement of its own: it sees the sub-agents' runs that were begun until the
                 # one before had its lock. Each such beginning takes that lock in share.
@@ -144,7 +145,7 @@ class RunLedger(LedgerCalls):
         parameters = {"run_key": run_key, "attempt_at": attempt_at, "owner": owner}
 
         async def work(connection: Connection) -> Run | None:
-            async with connection.transaction():
+            async with transaction(connection):
                 ended = await fetch(connection, Run, "end_run", **parameters)
                 if ended is None:
                     return await fetch(connection, Run, "get_run", run_key=run_key)

@@ -41,6 +41,8 @@ Row: TypeAlias = Mapping[str, Any]
 
 _BACK_OFF_SECONDS: Final = 0.05
 """Between tries of one ledger call after a transient failure."""
+_LONGEST_BACK_OFF_SECONDS: Final = 2.0
+"""The same where another transaction holds a lock, which may take long: it doubles up to this."""
 
 _TRANSIENT: Final = (
     psycopg.OperationalError,  # cut, refused, restarted, pool exhausted, 40001, 40P01, 57P01
@@ -82,6 +84,7 @@ class LedgerCalls:
 
         async def persist() -> T:
             nonlocal last, reached, renewed
+            pause = _BACK_OFF_SECONDS
             while True:
                 try:
                     async with self._pool.connection() as connection:
@@ -97,7 +100,9 @@ class LedgerCalls:
                     raise Unstorable(f"Postgres cannot hold a value: {err}") from err
                 except _TRANSIENT as err:
                     last = err
-                    await asyncio.sleep(_BACK_OFF_SECONDS)
+                    await asyncio.sleep(pause)
+                    if isinstance(err, pg.LockNotAvailable):  # others need the connection, too
+                        pause = min(2 * pause, _LONGEST_BACK_OFF_SECONDS)
                 except psycopg.Error as err:
                     if isinstance(err, _STALE) and not renewed:
                         renewed = True
@@ -110,10 +115,8 @@ class LedgerCalls:
         try:
             return await within(self._seconds, persist())
         except TimeoutError as err:
-            reason = f": {last}" if last else ""
-            raise LedgerUnavailable(
-                f"the ledger did not answer within {self._seconds:g} s{reason}", reached=reached
-            ) from (last or err)
+            why = f"the ledger did not answer within {self._seconds:g} s{_reason(last)}"
+            raise LedgerUnavailable(why, reached=reached) from (last or err)
 
     async def _fetch(self, record: type[T], query: str, **parameters: Any) -> T | None:
         return await self._call(lambda connection: fetch(connection, record, query, **parameters))
@@ -136,6 +139,12 @@ class LedgerCalls:
 
     async def _execute(self, query: str, **parameters: Any) -> bool:
         return await self._call(lambda connection: execute(connection, query, **parameters))
+
+
+def _reason(last: Exception | None) -> str:
+    if isinstance(last, pg.LockNotAvailable):
+        return ": another transaction holds a lock that it needs"
+    return f": {last}" if last else ""
 
 
 async def execute(connection: Connection, query: str, **parameters: Any) -> bool:

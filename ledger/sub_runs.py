@@ -30,6 +30,7 @@ from .action_records import Action
 from .run_records import Run
 from .run_rules import check_ancestors, check_sub_run
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_all
+from .transaction import transaction
 
 _ALL: Final = 1_000_000
 
@@ -94,7 +95,7 @@ class SubRunLedger(LedgerCalls):
         }
 
         async def work(connection: Connection) -> str | None:
-            async with connection.transaction():
+            async with transaction(connection):
                 # A call by an execution that began after the parent's end goes on with it.
                 await execute(connection, "reopen_run", run_key=parent, attempt_at=attempt_at)
                 line = await fetch_all(connection, Run, "lock_ancestors", run_key=parent)
@@ -130,7 +131,7 @@ class SubRunLedger(LedgerCalls):
         parent, reason = parent_of(run_key), storable(reason)
 
         async def work(connection: Connection) -> Closed:
-            async with connection.transaction():
+            async with transaction(connection):
                 above = await fetch(connection, Run, "get_run", run_key=parent)
                 if above is not None and above.state == "stopping":
                     raise RunNotRunning(f"the run {parent} is stopping", stopping=True)

@@ -29,6 +29,7 @@ from .run_records import Run
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_each, fetch_row
 from .thread_records import NO_STATE, Committed, Conversation, Request, StoredMessage, Thread, Turn
 from .thread_rules import check_alive, stale
+from .transaction import transaction
 
 
 class ThreadLedger(LedgerCalls):
@@ -232,7 +233,7 @@ class ThreadLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> dict[Position, Action]:
-            async with connection.transaction():
+            async with transaction(connection):
                 return await close_turn(
                     connection, run_key, positions, by=by, thread_id=thread_id, version=version
                 )
@@ -250,7 +251,7 @@ class ThreadLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> None:
-            async with connection.transaction():
+            async with transaction(connection):
                 if not await execute(connection, "lock_thread", thread_id=thread_id):
                     raise ThreadNotFound(f"no thread {thread_id!r}")
                 for query in (
@@ -280,7 +281,7 @@ class ThreadLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> int:
-            async with connection.transaction():
+            async with transaction(connection):
                 return await fork_run(connection, run_key, step)
 
         return await self._call(work)

@@ -24,6 +24,7 @@ from ..identity import ActionKey, RunKey
 from .action_records import Action
 from .run_records import Run
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_row
+from .transaction import transaction
 from .undo_rules import DueUndo, UndoReport, due, must_undo, report
 
 
@@ -67,7 +68,7 @@ class UndoLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> bool:
-            async with connection.transaction():
+            async with transaction(connection):
                 tree = await fetch_all(connection, Run, "lock_tree", run_key=run_key)
                 if not tree:
                     raise RunNotRunning(f"{run_key} is not in the ledger", known=False)
@@ -150,7 +151,7 @@ class UndoLedger(LedgerCalls):
         """
 
         async def work(connection: Connection) -> bool:
-            async with connection.transaction():
+            async with transaction(connection):
                 tree = await fetch_all(connection, Run, "lock_tree", run_key=run_key)
                 keys = [run.run_key for run in tree]
                 if tree and tree[0].undo_owner != by:

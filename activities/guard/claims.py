@@ -121,7 +121,7 @@ class Claims:
                 continue
             if not isinstance(claim, Busy):
                 return claim
-            await self._wait_for(claim.holder)
+            await self._wait_for(claim.holder, perhaps_committed=perhaps_committed)
 
     async def claim_once(self) -> Claim:
         """Claim, without waiting; register the run first where the ledger does not have it."""
@@ -171,12 +171,14 @@ class Claims:
         """Whether the last claim took too long, or this process was frozen since."""
         return now() - self._requested_at > _SLOW_CLAIM.total_seconds()
 
-    async def _wait_for(self, holder: str) -> None:
+    async def _wait_for(self, holder: str | None, *, perhaps_committed: bool) -> None:
+        """Wait for a while without a connection; then a later attempt claims."""
         self._call.log.info("ledger.key_busy", holder=holder)
         if activity.is_worker_shutdown() or self._call.spent() > _CLAIM_SECONDS:
+            dispatched = perhaps_committed and not await self.hand_back(self._request)
             # Nothing has begun here, and the wait must not use up the time of the call.
-            reason = f"{holder} is at work on the same business fact"
-            raise self._call.not_started(reason, dispatched=False)
+            reason = f"{holder or 'an open transaction'} is at work on the same business fact"
+            raise self._call.not_started(reason, dispatched=dispatched)
         delay = _BUSY_SECONDS[min(self._waits, len(_BUSY_SECONDS) - 1)]
         self._waits += 1
         await asyncio.sleep(delay)

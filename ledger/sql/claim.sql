@@ -9,6 +9,7 @@ with run as (
      where run_key = %(run_key)s and state = 'running'
        and (epoch <= %(epoch)s or fork_step > %(step)s)
        and (owner is null or owner = %(owner)s)
+       and commitline_wait_briefly()
        for share
 ), action as (
     insert into agent_actions (

@@ -72,6 +72,7 @@ returning *, clock_timestamp() as now;
 update agent_actions
    set parked_at = clock_timestamp(), parked_reason = %(reason)s
  where key = %(key)s and status = 'pending' and parked_at is null and dispatched_at is null
+   and commitline_wait_briefly()
 returning *, clock_timestamp() as now;
 
 -- end_intent: end an intent of which nothing was sent, and nothing will be, if it is one; see

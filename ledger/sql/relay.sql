@@ -20,12 +20,13 @@ update agent_relay q set due_at = clock_timestamp() + %(taken_for)s
 returning q.*;
 
 -- count_start: a relay has begun with the entry; if that is lost, another try comes, later each
--- time. Not where the entry was changed meanwhile.
+-- time. Not where the entry was changed meanwhile, or is about to be: a relay waits for nobody.
 update agent_relay
    set starts = starts + 1,
        due_at = clock_timestamp() + least(%(first)s::interval * power(2, least(starts, 20)),
                                           %(most)s::interval)
- where key = %(key)s and due_at = %(taken_until)s;
+ where key = (select key from agent_relay where key = %(key)s and due_at = %(taken_until)s
+                for update skip locked);
 
 -- get_relay_entry: what the relay has to do about an action, and whether it is the first of its
 -- order.
@@ -58,6 +59,7 @@ select pg_notify('commitline_relay', order_key) from dequeued where order_key is
 update agent_actions
    set effect = %(effect)s, key_ttl = %(key_ttl)s, compensator = %(compensator)s
  where key = %(key)s and status = 'pending' and dispatched_at is null
+   and commitline_wait_briefly()
 returning *, clock_timestamp() as now;
 
 -- park_unsettled: the relay could not settle it, time after time: a person does.

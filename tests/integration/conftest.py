@@ -48,18 +48,20 @@ def _one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ledger_database_url(devstack: DevStack, database_template: str) -> Iterator[str]:
-    """A migrated database in which no deadlock is ever resolved.
+    """A migrated database in which no deadlock is ever resolved, and who waits for a lock waits on.
 
-    The ledger repeats a call that fell victim to a deadlock, so a wrong lock order would
-    not show. Here it does: the call does not come back within its deadline.
+    The ledger repeats a call that fell victim to a deadlock, or whose wait for a lock was over, so
+    a wrong lock order would not show. Here it does: the call does not come back within its
+    deadline.
     """
     name = f"ledger_{uuid.uuid4().hex}"
     names = {"name": sql.Identifier(name), "template": sql.Identifier(database_template)}
     with psycopg.connect(devstack.database_url, autocommit=True) as connection:
         connection.execute(sql.SQL("create database {name} template {template}").format(**names))
-        connection.execute(
-            sql.SQL("alter database {name} set deadlock_timeout = '10min'").format(**names)
-        )
+        for wait in (sql.SQL("deadlock_timeout"), sql.SQL("commitline.lock_timeout")):
+            connection.execute(
+                sql.SQL("alter database {name} set {wait} = '10min'").format(**names, wait=wait)
+            )
     yield urlsplit(devstack.database_url)._replace(path=f"/{name}").geturl()
     with psycopg.connect(devstack.database_url, autocommit=True) as connection:
         connection.execute(sql.SQL("drop database {name} with (force)").format(**names))

@@ -25,6 +25,17 @@ exception when others then
 end
 $function$;
 
+-- Bug prevented: whoever waits for a lock of an application's open transaction (commitline_intend)
+-- holds a connection of the ledger's, until no other run gets one. So a wait is short, and the pause
+-- between two is without a connection. For this transaction alone, so nothing stays with the session.
+create function commitline_wait_briefly()
+returns boolean
+language sql as $function$
+    select set_config('lock_timeout',
+                      coalesce(current_setting('commitline.lock_timeout', true), '100ms'),
+                      true) is not null
+$function$;
+
 -- One row per run. Columns: who it is; its life; its conversation; who called it; its undo; what
 -- the relay knows of its workflow.
 create table agent_runs (

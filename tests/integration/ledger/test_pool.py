@@ -14,6 +14,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 import pytest_asyncio
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 
@@ -92,7 +93,10 @@ class Observer:
 
 @pytest_asyncio.fixture
 async def pool(database_url: str) -> AsyncIterator[Pool]:
-    """Two connections, both open."""
+    """Two connections, both open. They wait for the locks that the tests hold."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        wait = sql.SQL("alter database {} set commitline.lock_timeout = '1min'")
+        connection.execute(wait.format(sql.Identifier(connection.info.dbname)))
     async with ledger_pool(database_url, size=2) as pool:
         await pool.resize(2, 2)
         await pool.wait()
