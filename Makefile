@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-full check format bench soak dev clean
+.PHONY: help demo test test-full check format bench soak fuzz dev clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
@@ -45,6 +45,9 @@ bench: $(VENV)/.installed-bench ## Measure the ledger, the run, its history and 
 
 soak: $(VENV)/.installed-all ## Run agents for ten minutes while everything fails at random.
 	$(BIN)/python -m commitline.tests.soak --seconds 600
+
+fuzz: $(VENV)/.installed-all ## Fuzz the ledger for twenty minutes, with several seeds.
+	$(BIN)/python -m commitline.tests.fuzz --seconds 1200
 
 dev: $(VENV)/.installed-all ## Start Temporal, its UI and Postgres here, until Ctrl-C.
 	$(BIN)/commitline dev

@@ -22,6 +22,7 @@ _TESTS: Final = Path(__file__).parent
 
 _LONGEST_FIRST: Final[Sequence[str]] = (
     "crash/test_soak.py",
+    "integration/test_fuzz.py",
     "integration/runs/test_deadlines.py",
     "integration/runs/test_long_runs.py",
     "integration/test_cli.py",

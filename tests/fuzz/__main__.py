@@ -1,0 +1,67 @@
+"""The fuzz: twenty actors work on one ledger by chance, and everything that can end does.
+
+python -m commitline.tests.fuzz --seconds 120 --seed 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from commitline.devstack.postgres import Postgres
+from commitline.ledger import migrate
+from commitline.process import leave
+from commitline.tests.fuzz.report import report
+from commitline.tests.fuzz.stage import play_round
+from commitline.tests.fuzz.tools import THEMES
+
+_ROUND = 20.0
+_TEMPLATE = "fuzz_template"
+
+
+def main() -> int:
+    """Play rounds until the time is over; return 1 if anything is not as promised."""
+    parser = argparse.ArgumentParser(prog="python -m commitline.tests.fuzz")
+    parser.add_argument("--seconds", type=float, default=1200)
+    parser.add_argument("--seed", type=int, default=None, help="by default a random one")
+    parser.add_argument("--round", type=float, default=_ROUND, help="seconds of a round")
+    given = parser.parse_args()
+    seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
+    out = Console(highlight=False)
+    out.print(f"seed {seed}")
+    folder = Path(tempfile.mkdtemp(prefix="commitline-fuzz-"))
+    postgres = Postgres(folder, persistent=False)
+    status, number, ends = 0, 0, time.monotonic() + given.seconds
+    try:
+        postgres.start()
+        postgres.ensure_database(_TEMPLATE)
+        asyncio.run(migrate(postgres.url(_TEMPLATE)))
+        while number == 0 or time.monotonic() < ends:
+            played = play_round(
+                postgres.url("postgres"),
+                _TEMPLATE,
+                THEMES[number % len(THEMES)],
+                seed=f"{seed}-{number}",
+                seconds=given.round,
+            )
+            out.print(report(played), soft_wrap=True)
+            status = status or int(bool(played.violations))
+            number += 1
+    except KeyboardInterrupt:
+        status = 130
+    finally:
+        postgres.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    out.print(f"seed {seed}")
+    return status
+
+
+if __name__ == "__main__":
+    leave(main())

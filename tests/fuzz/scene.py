@@ -1,0 +1,195 @@
+"""What the actors share: the provider, what Temporal would know of the runs, and the trace.
+
+Engine      gives out moments; each is later than the one before
+AgentRun    one run as its workflow has it: its plan, and how far it has come
+Call        one attempt, from before its claim until nothing of it can be sent any more
+Scene       all of that together, and what was told to whom
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from commitline.canonical import dumps
+from commitline.identity import ActionKey, Position, RunKey, position
+from commitline.ledger import Outcome
+from commitline.tests.fuzz.provider import Provider
+from commitline.tests.fuzz.tools import THEMES, TOOLS, Theme, Tool
+from commitline.tests.fuzz.trace import Trace
+
+CONVERSATIONS: Final = 3
+_OTHER_ARGUMENTS: Final = 0.06
+"""How often a call has other arguments than the others of its order: a conflict."""
+
+
+class Engine:
+    """The clock of Temporal."""
+
+    def __init__(self) -> None:
+        self._last = datetime.now(UTC)
+
+    def now(self) -> datetime:
+        """Return a moment that is later than all before."""
+        self._last = max(self._last + timedelta(microseconds=1), datetime.now(UTC))
+        return self._last
+
+
+@dataclass(frozen=True)
+class PlannedCall:
+    """A call of a model turn."""
+
+    tool: Tool
+    args: str
+
+
+@dataclass(eq=False)
+class AgentRun:
+    """A run, as its workflow has it."""
+
+    key: RunKey
+    thread: str
+    turns: list[list[PlannedCall]]
+    epochs: list[int]
+    """Of each turn: a fork gives those from its own on the next one."""
+    began: datetime
+    execution: int = 0
+    """Counts resets. A workflow of an earlier one does nothing more."""
+    from_turn: int = 0
+    """Where the newest execution begins."""
+    under_way: bool = False
+    """A worker carries the newest execution out."""
+    cancelled: bool = False
+    gone_at: datetime | None = None
+    """When its workflow ended: completed, terminated or lost."""
+    seen_ended: bool = False
+    """A relay has seen that the ledger has it as ended."""
+    undone_now: bool = False
+    """Another workflow undoes it now."""
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether a relay has to look whether the ledger knows that it has ended."""
+        return self.gone_at is not None and not self.seen_ended and not self.undone_now
+
+    def begin_again(self, turn: int) -> None:
+        """Have a new execution begin at one of its turns; the one before does nothing more."""
+        self.execution += 1
+        self.from_turn = turn
+        self.gone_at = None
+        self.cancelled = self.seen_ended = False
+
+    def position(self, turn: int, call: int) -> Position:
+        """Return where a call stands."""
+        return position(turn, call, epoch=self.epochs[turn])
+
+
+@dataclass(eq=False)
+class Call:
+    """One attempt, and whether it may still send something."""
+
+    token: UUID
+    order: str
+    late: bool = False
+    """Its time is up: it sends nothing any more."""
+    at_work: int = 0
+    """How much of it goes on: the attempt itself, and what it has left behind."""
+
+
+@dataclass
+class Conversation:
+    """A conversation: one run at a time writes it."""
+
+    name: str
+    writer: AgentRun | None = None
+    left: tuple[RunKey, Sequence[Position]] | None = None
+    """The turn that the run before has left without an answer, perhaps."""
+    version: int = 0
+
+
+@dataclass
+class Told:
+    """What the model read of a call, each time that it was made."""
+
+    outcome: Outcome | None = None
+    unknown: bool = False
+    accepted: bool = False
+    conflict: bool = False
+
+
+@dataclass
+class Scene:
+    """What the actors share."""
+
+    seed: str
+    provider: Provider
+    theme: Theme = THEMES[-1]
+    engine: Engine = field(default_factory=Engine)
+    trace: Trace = field(default_factory=Trace)
+    calls: dict[UUID, Call] = field(default_factory=dict)
+    runs: dict[RunKey, AgentRun] = field(default_factory=dict)
+    to_carry_out: list[AgentRun] = field(default_factory=list)
+    """Whose newest execution no worker has taken up."""
+    conversations: list[Conversation] = field(default_factory=list)
+    told: defaultdict[ActionKey, Told] = field(default_factory=lambda: defaultdict(Told))
+    intents: set[ActionKey] = field(default_factory=set)
+    """What an application committed, and may ask for."""
+    wrong: list[tuple[str, str]] = field(default_factory=list)
+    """What an actor saw that must not be: about which row, and what."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How often everything was done."""
+    over: bool = False
+    """Everybody stops."""
+    background: set[asyncio.Task[None]] = field(default_factory=set)
+    """Attempts that go on although nobody waits for them."""
+
+    def __post_init__(self) -> None:
+        self.conversations = [Conversation(f"talk-{at}") for at in range(CONVERSATIONS)]
+
+    def new_run(self, chance: Random) -> AgentRun:
+        """Plan a run: its own conversation, or one that several runs go on with."""
+        number = len(self.runs)
+        key = RunKey(f"run-{number}/e1")
+        free = [one for one in self.conversations if one.writer is None]
+        talk = chance.choice(free) if free and chance.random() < 0.4 else None
+        turns = [self.turn(key, 0, at) for at in range(chance.choice([1, 2, 2, 3]))]
+        run = AgentRun(
+            key, talk.name if talk else key, turns, [0] * len(turns), began=self.engine.now()
+        )
+        if talk is not None:
+            talk.writer = run
+        self.runs[key] = run
+        return run
+
+    def turn(self, run: RunKey, epoch: int, at: int) -> list[PlannedCall]:
+        """Return the calls of a model turn: always the same, as a completion that is on record."""
+        chance = Random(f"{self.seed}:{run}:{epoch}:{at}")
+        calls = []
+        for _ in range(chance.choice([1, 1, 2])):
+            tool = TOOLS[chance.choice(self.theme.called)]
+            calls.append(PlannedCall(tool, self.arguments(chance)))
+        return calls
+
+    def arguments(self, chance: Random) -> str:
+        """Return the arguments of a call: mostly those of all calls for its order."""
+        cents = 5900 if chance.random() < _OTHER_ARGUMENTS else 4900
+        return dumps({"order": chance.randrange(self.theme.orders), "cents": cents})
+
+    def conversation(self, run: AgentRun) -> Conversation | None:
+        """Return the shared conversation that a run writes; None where it has its own."""
+        return next((one for one in self.conversations if one.name == run.thread), None)
+
+    def violation(self, about: str, text: str) -> None:
+        """Keep what must not be."""
+        self.wrong.append((about, text))
+
+    def gone(self, key: RunKey) -> datetime | None:
+        """Return when the workflow of a run ended; None while it goes on."""
+        run = self.runs.get(key)
+        return None if run is None else run.gone_at

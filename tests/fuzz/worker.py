@@ -1,0 +1,152 @@
+"""`Worker`: carries out runs: each model turn is committed, then its calls are made side by side.
+
+A run ends well, fails and is undone, is stopped, or loses its workflow in the middle of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from commitline.errors import CommitlineError, IdempotencyKeyConflict
+from commitline.ledger import NewMessage, Turn
+from commitline.tests.fuzz.actor import Actor, NoEnd
+from commitline.tests.fuzz.attempt import Cancelled
+from commitline.tests.fuzz.scene import AgentRun, PlannedCall
+from commitline.tests.fuzz.tools import request_of
+from commitline.tests.fuzz.undoing import Undoing
+
+_LOST = 0.03
+_FAILS = 0.2
+
+
+class _Gone(Exception):
+    """The execution does nothing more: it was terminated, or a reset took its place."""
+
+
+class Worker(Actor):
+    """Carries out one run after the other."""
+
+    async def act(self) -> None:
+        """Carry a new run out, or one that was reset."""
+        waiting = self.scene.to_carry_out
+        run = waiting.pop(0) if waiting else self.scene.new_run(self.chance)
+        if run.under_way:
+            waiting.append(run)  # the execution before has not noticed yet that it is over
+            return
+        run.under_way = True
+        try:
+            await self._execute(run, run.execution)
+        finally:
+            run.under_way = False
+
+    async def _execute(self, run: AgentRun, execution: int) -> None:
+        try:
+            why = await self._play(run, execution)
+        except _Gone:
+            return
+        except Cancelled:
+            why = "stopped"
+        except NoEnd:
+            why = "lost"
+        except CommitlineError as err:
+            self.refused(err)
+            why = "failed"
+        if run.execution != execution or run.gone_at is not None:
+            return
+        if why == "lost" or not await self._end(run, why):
+            self.scene.counts["runs lost"] += 1
+        run.gone_at = run.gone_at or self.scene.engine.now()
+
+    async def _end(self, run: AgentRun, why: str) -> bool:
+        """End the run; return whether that was recorded."""
+        try:
+            if why != "completed":
+                undoing = Undoing(self, run.key)
+                if await undoing.begin(failed=why == "failed", attempt_at=self.scene.engine.now()):
+                    return await undoing.go_on()
+            at = self.scene.engine.now()
+            await self.do("end", run.key, self.ledger.runs.end(run.key, attempt_at=at))
+        except CommitlineError as err:
+            self.refused(err)
+            return False
+        self.scene.counts[f"runs {why}"] += 1
+        return True
+
+    async def _play(self, run: AgentRun, execution: int) -> str:
+        await self._open(run)
+        for turn in range(run.from_turn, len(run.turns)):
+            self._check_alive(run, execution)
+            calls = run.turns[turn]
+            await self._commit(run, turn)
+            made = [self._call(run, turn, at, one) for at, one in enumerate(calls)]
+            done = await asyncio.gather(*made, return_exceptions=True)
+            for error in done:
+                if isinstance(error, BaseException):
+                    raise error
+        self._check_alive(run, execution)
+        talk = self.scene.conversation(run)
+        if talk is not None and talk.writer is run:
+            talk.left = None
+        return "failed" if self.chance.random() < _FAILS else "completed"
+
+    def _check_alive(self, run: AgentRun, execution: int) -> None:
+        if self.chance.random() < _LOST * bool(self.faults.death):
+            raise NoEnd
+        if run.execution != execution or run.gone_at is not None or self.scene.over:
+            raise _Gone
+        if run.cancelled:
+            raise Cancelled
+
+    async def _open(self, run: AgentRun) -> None:
+        at = self.scene.engine.now()
+        opened = self.ledger.runs.open(
+            run_key=run.key,
+            workflow_id=run.key.partition("/")[0],
+            agent="fuzz",
+            input_digest="input",
+            attempt_at=at,
+            thread_id=run.thread,
+            spec="{}",
+        )
+        await self.do("open", run.key, opened)
+        await self.ledger.threads.open(run.thread, agent="fuzz")
+
+    async def _commit(self, run: AgentRun, turn: int) -> None:
+        """Commit a model turn; close the one that another run has left without an answer."""
+        threads = self.ledger.threads
+        thread = await threads.get(run.thread)
+        assert thread is not None, "it was opened, and is never lost"
+        talk = self.scene.conversation(run)
+        positions = [run.position(turn, at) for at in range(len(run.turns[turn]))]
+        if talk is not None and talk.left is not None and talk.left[0] != run.key:
+            left, at = talk.left
+            closing = threads.close_turn(
+                left, at, by=run.key, thread_id=run.thread, version=thread.version
+            )
+            await self.do("close_turn", left, closing)
+        notices = await threads.pending_notices(run.thread)
+        committed = threads.commit(
+            Turn(
+                run.thread,
+                thread.version,
+                run.key,
+                turn,
+                run.epochs[turn],
+                [NewMessage("assistant", "{}")],
+                notified=[one.key for one in notices],
+            )
+        )
+        await self.do("commit", run.key, committed)
+        if talk is not None and talk.writer is run:
+            talk.left = (run.key, positions)
+
+    async def _call(self, run: AgentRun, turn: int, at: int, planned: PlannedCall) -> None:
+        request = request_of(
+            planned.tool, run.key, run.position(turn, at), planned.args, thread=run.thread
+        )
+        try:
+            said = await self.carry_out(request, run=run)
+        except IdempotencyKeyConflict as err:
+            self.tell_conflict(request, err)
+            return
+        self.tell(request, said)

@@ -1,0 +1,52 @@
+"""Half a minute of the fuzz: twenty actors on one ledger, a few seconds of each theme.
+
+`make fuzz` plays it for twenty minutes. What it has found is in the tests of the ledger, arranged.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from commitline.devstack import DevStack
+from commitline.tests.fuzz.mutants import MUTANTS, Mutant
+from commitline.tests.fuzz.report import told
+from commitline.tests.fuzz.stage import Round, play_round
+from commitline.tests.fuzz.tools import THEMES
+
+SECONDS: Final = 5.0
+SEEDS: Final = range(len(THEMES))
+_SLOW_ROUNDS: Final = 12
+"""After which a broken ledger must have been seen."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_promises_hold_and_no_row_is_left_without_an_exit(
+    devstack: DevStack, database_template: str, seed: int
+) -> None:
+    played = play(devstack, database_template, f"ci-{seed}", theme=seed)
+
+    assert played.counts["claim: Dispatched"] > 0
+    assert not played.violations, told(played)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_ledger_that_is_broken_is_seen(
+    devstack: DevStack, database_template: str, monkeypatch: pytest.MonkeyPatch, mutant: Mutant
+) -> None:
+    mutant.apply(monkeypatch)
+    rounds = (
+        play(devstack, database_template, f"{mutant.name}-{at}", theme=mutant.theme, seconds=10)
+        for at in range(_SLOW_ROUNDS)
+    )
+
+    assert any(played.violations for played in rounds)
+
+
+def play(
+    devstack: DevStack, template: str, seed: str, *, theme: int, seconds: float = SECONDS
+) -> Round:
+    """Play one round on the session's server."""
+    return play_round(devstack.database_url, template, THEMES[theme], seed=seed, seconds=seconds)
