@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Parked,
     )
     from .durability import commits_at_risk
+    from .exits import keys_without_exit
     from .migration import check_schema, migrate
     from .notifications import listen
     from .outbox import intend
@@ -89,6 +90,7 @@ __all__ = [
     "check_schema",
     "commits_at_risk",
     "intend",
+    "keys_without_exit",
     "ledger_pool",
     "listen",
     "migrate",
@@ -137,6 +139,7 @@ _HOMES = {
     "check_schema": ".migration",
     "commits_at_risk": ".durability",
     "intend": ".outbox",
+    "keys_without_exit": ".exits",
     "ledger_pool": ".pool",
     "listen": ".notifications",
     "migrate": ".migration",

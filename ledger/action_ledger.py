@@ -178,7 +178,8 @@ class ActionLedger(LedgerCalls):
             parameters = attempt_parameters(claim.attempt)
             async with transaction(connection):
                 run = await fetch(connection, Run, "lock_run", run_key=request.run_key)
-                if run is None or not may_start(run, request):
+                own = await fetch(connection, Action, "get_action", key=claim.key)
+                if run is None or not may_start(run, request, own):
                     raise RunNotRunning(f"the run {request.run_key} has ended")
                 if not await execute(connection, "send_after_lookup", key=claim.key, **parameters):
                     raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")

@@ -243,11 +243,18 @@ class Action:
     """The business fact that it undoes, where its tool names one."""
     live_undo_of: ActionKey | None = None
     """The action that it may be undoing now, or may have undone; an action has one such undo."""
+    adopted_at: datetime | None = None
+    """Since when the relay has it because somebody else than its run relies on it."""
 
     @property
     def parked(self) -> bool:
         """Whether it waits for a person."""
         return self.parked_at is not None
+
+    @property
+    def adopted(self) -> bool:
+        """Whether the relay sends it for somebody else, also if its run was stopped."""
+        return self.adopted_at is not None
 
     @property
     def only_intended(self) -> bool:

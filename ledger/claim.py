@@ -58,7 +58,7 @@ from .claim_rules import (
     waits_for_answer,
     why_parked,
 )
-from .outcome import call_off, end_intent, mark_undone
+from .outcome import call_off, give_up, mark_undone
 from .outcome_rules import conflict_outcome
 from .question_rules import Question
 from .questions import close_expired
@@ -157,7 +157,7 @@ class _Claimant:
             if request.purpose == "relay" and not is_for_the_relay(run, own):
                 raise RunNotRunning(f"the run {request.run_key} goes on, and carries it out itself")
             only_looks_up = request.lookup_only and verdict is Verdict.LOOK_UP
-            if verdict in MAY_SEND and not only_looks_up and not may_start(run, request):
+            if verdict in MAY_SEND and not only_looks_up and not may_start(run, request, own):
                 return None
             return await self._act_on(own, verdict)
 
@@ -209,7 +209,7 @@ class _Claimant:
             await close_expired(self._connection, holder, question)
             holder = await self._lock_action(holder.key)
         if holder.state == "intent" and not await self._will_be_sent(holder):
-            await end_intent(self._connection, holder.key, NEVER_SENT)
+            await give_up(self._connection, holder.key, NEVER_SENT)
             holder = await self._lock_action(holder.key)
         if holder.state == "error" and not holder.effect_possible:
             # It was an intent until now: nothing was sent, and the key is free.
@@ -234,6 +234,8 @@ class _Claimant:
             # The answer may take days: too long to wait here. And the answer is for the call that
             # raised the question: that one is carried out, or none.
             return AlreadyDone(await self._insert_settled(waits_for_answer(question)))
+        if verdict is Verdict.ACCEPT:
+            await execute(self._connection, "rely", key=holder.key)
         claim = await self._act_on(holder, verdict)
         if isinstance(claim, AlreadyDone | Parked):
             return await self._insert_duplicate(claim.action)

@@ -20,7 +20,7 @@ from ..identity import (
     started_workflow_of,
 )
 from .action_records import Action, Outcome
-from .outcome import end_intent
+from .outcome import give_up
 from .run_records import Run
 from .run_rules import called_at
 from .statements import Connection, execute, fetch, fetch_all, fetch_one, fetch_rows
@@ -112,9 +112,9 @@ async def _close_claimed_for(
 
 
 async def _close(connection: Connection, action: Action) -> None:
-    """Bring an action of a closed run to an end: end what was not sent, park the rest."""
+    """Bring an action of a closed run to an end: give up what was not sent, park the rest."""
     if action.dispatched_at is None:
-        await end_intent(connection, action.key, _NEVER_SENT)
+        await give_up(connection, action.key, _NEVER_SENT)
     elif not action.relayed:  # the relay is at work on it, and records how it ends
         given = {"token": None, "reason": _PARKED, "over": False, "failures": None}
         await execute(connection, "park", key=action.key, **given)

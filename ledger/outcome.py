@@ -103,6 +103,15 @@ async def end_intent(connection: Connection, key: ActionKey, outcome: Outcome) -
     return row is not None and bool(row["ended"])
 
 
+async def give_up(connection: Connection, key: ActionKey, outcome: Outcome) -> bool:
+    """The same of an intent that its run does not send any more.
+
+    Unless somebody else relies on it: then the relay adopts it.
+    """
+    row = await fetch_row(connection, "give_up_intent", key=key, result=outcome.result)
+    return row is not None and bool(row["ended"])
+
+
 async def call_off(connection: Connection, key: ActionKey, outcome: Outcome) -> bool:
     """The same, in a transaction of its own."""
     async with transaction(connection):

@@ -13,13 +13,13 @@ from typing import Final, cast
 
 from ..canonical import scrub, storable
 from ..errors import ReopenRefused
-from ..identity import ActionKey
+from ..identity import ActionKey, RunKey
 from .action_records import Action, Effect, Outcome
-from .outcome import call_off
+from .outcome import call_off, give_up, lock_with_domain_key
 from .relay_rules import LostRun, QueuedAction, RelayEntry, check_reopens
 from .row_factory import read
 from .run_records import Run
-from .statements import Connection, LedgerCalls, execute, fetch
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_one
 from .transaction import transaction
 
 _TAKEN_FOR: Final = timedelta(seconds=15)
@@ -88,8 +88,8 @@ class RelayLedger(LedgerCalls):
         row = await self._fetch_row("define", key=key, **given)
         return None if row is None else read(Action, row)
 
-    async def call_off(self, key: ActionKey, why: str, *, kind: str = "NeverSent") -> bool:
-        """End an intent of which nothing will be sent; return whether it was one.
+    async def call_off(self, key: ActionKey, why: str, *, kind: str) -> bool:
+        """End an intent that must not be sent; return whether it was one.
 
         Safe to repeat. Its domain key is free again.
 
@@ -101,6 +101,23 @@ class RelayLedger(LedgerCalls):
         never = Outcome.error(kind=kind, message=scrub(why, limit=1_000), effect_possible=False)
 
         return await self._call(lambda connection: call_off(connection, key, never))
+
+    async def give_up(self, key: ActionKey, why: str) -> Action:
+        """End an intent that its run does not send any more; return its row.
+
+        If somebody else relies on it, the relay adopts it instead. Safe to repeat.
+        """
+        never = Outcome.error(
+            kind="NeverSent", message=scrub(why, limit=1_000), effect_possible=False
+        )
+
+        async def work(connection: Connection) -> Action:
+            async with transaction(connection):
+                await lock_with_domain_key(connection, key)
+                await give_up(connection, key, never)
+                return await fetch_one(connection, Action, "get_action", key=key)
+
+        return await self._call(work)
 
     async def leave_to_person(self, key: ActionKey, reason: str) -> None:
         """Leave an action to a person that the relay could not settle, time after time.
@@ -186,23 +203,80 @@ class RelayLedger(LedgerCalls):
                 found = await fetch(connection, Action, "get_action", key=key)
                 run = None
                 if found is not None:
-                    run = await fetch(connection, Run, "lock_run", run_key=found.run_key)
+                    run = await fetch(connection, Run, "lock_run_to_fork", run_key=found.run_key)
                 action = check_reopens(key, found, run)
                 if action.parked:
                     reopened = await fetch(connection, Action, "reopen", key=key)
                     if reopened is None:
                         raise ReopenRefused(f"an attempt may still be at work on {key}")
                     action = reopened
+                await execute(connection, "unclear_run", run_key=action.run_key)
                 await execute(connection, "queue_again", key=key)
                 await execute(connection, "notify_relay", key=key)
                 return action
 
         return await self._call(work)
 
+    async def clear_runs(self, *, limit: int, before: datetime) -> tuple[int, Sequence[RunKey]]:
+        """Look at ended runs: clear those that leave nothing open.
+
+        A run that is cleared is not looked at again. Safe to repeat.
+
+        Args:
+            limit: How many at most.
+            before: Only runs at which no relay has looked since, by the database's clock.
+
+        Returns:
+            How many were looked at, and those that have an action without an exit.
+        """
+        rows = await self._fetch_rows("clear_runs", limit=limit, before=before)
+        return len(rows), [RunKey(row["run_key"]) for row in rows if row["left_over"]]
+
+    async def give_exits(self, run: Run, *, can_look_up: bool) -> bool:
+        """Give each action of an ended run an exit that has none; False if the run is open again.
+
+        What the relay has to send is queued; what may have happened is looked up or parked. Safe
+        to repeat.
+
+        Args:
+            run: The run; its workflow has ended.
+            can_look_up: Whether a relay could look up what it left dispatched.
+        """
+        reason = "its run has ended, and no worker can look up what became of this"
+        at = {"run_key": run.run_key}
+
+        async def work(connection: Connection) -> bool:
+            async with transaction(connection):
+                found = await fetch(connection, Run, "lock_run_to_fork", **at)
+                if found is None or found.state != run.state:
+                    return False
+                await execute(connection, "queue_left_over", **at)
+                await execute(connection, "park_lost_undos", **at)
+                if can_look_up:
+                    await execute(connection, "queue_lookups", **at)
+                else:
+                    await execute(connection, "park_lost", **at, reason=reason)
+                return True
+
+        return await self._call(work)
+
+    async def adopt(self) -> Sequence[ActionKey]:
+        """Adopt the intents of ended runs that others rely on; return them. Safe to repeat."""
+        await self._execute("end_reliance")
+        return [ActionKey(row["key"]) for row in await self._fetch_rows("adopt_relied_on")]
+
+    async def settle_repeats(self) -> bool:
+        """Settle what repeats an action that has ended; return whether there was any.
+
+        It ends together with that action, so there is nothing to do. Safe to repeat.
+        """
+        return await self._execute("settle_left_repeats")
+
     async def without_exit(self, *, limit: int = 1000) -> Sequence[Action]:
         """Return the actions that nobody brings to an end: no run, no relay, no person.
 
-        None is to stay so: ``commitline_exit`` in the migration says who does. It only reads.
+        The next sweep gives them an exit. ``commitline_exit`` in the migration says who brings an
+        action to its end. It only reads.
         """
         return await self._fetch_all(Action, "without_exit", limit=limit)
 

@@ -99,7 +99,7 @@ def check_reopens(key: ActionKey, found: Action | None, run: Run | None) -> Acti
         raise ReopenRefused(f"{key} repeats {found.duplicate_of}: reopen that one")
     if not found.parked and found.reopened_at is None:
         raise ReopenRefused(f"{key} is not left to a person")
-    if run is None or run.stopped_at is not None:
+    if run is None or (run.stopped_at is not None and not found.adopted):
         raise ReopenRefused(f"the run of {key} was stopped: nothing of it is sent any more")
     if run.spec is None and run.parent_key is None and not found.relayed:
         raise ReopenRefused(f"{key} is of a workflow whose tools the relay does not have")

@@ -21,8 +21,13 @@ from .action_records import Action, ActionRequest
 from .run_records import Run
 
 
-def may_start(run: Run, request: ActionRequest) -> bool:
+def may_start(run: Run, request: ActionRequest, own: Action | None = None) -> bool:
     """Whether the run may start something. False: it has ended and might be opened again.
+
+    Args:
+        run: The run.
+        request: What is claimed.
+        own: Its row, if it has one.
 
     Raises:
         RunNotRunning: It is stopped or being undone, or the request is for a lookup only.
@@ -37,8 +42,9 @@ def may_start(run: Run, request: ActionRequest) -> bool:
         case "settle":
             return run.state == "undoing"
         case "relay":
-            # A stopped run is never driven forward.
-            return run.state in ("running", "ended") and run.stopped_at is None
+            # A stopped run is never driven forward. What is adopted is sent for somebody else.
+            goes_on = run.stopped_at is None or (own is not None and own.adopted)
+            return run.state in ("running", "ended") and goes_on
         case "forward":
             return _goes_forward(run, request)
 
@@ -95,16 +101,16 @@ def will_be_sent(intent: Action, run: Run | None) -> bool:
     """Whether an intent may still be sent.
 
     Its run sends it while it is running, or an undo of the run while that lasts. The relay sends
-    its own also after the run's end, unless the run was stopped. The run is not locked: that would
-    be a deadlock. A run that is opened again at this very moment finds its intent void, or has
-    claimed it.
+    its own also after the run's end, unless the run was stopped, and what it has adopted in any
+    case. The run is not locked: that would be a deadlock. A run that is opened again at this very
+    moment finds its intent void, or has claimed it.
     """
     if run is None:
         return False
     if intent.position.startswith(UNDO_PREFIX):
         return run.state == "undoing"
     relayed = intent.relayed and run.state == "ended" and run.stopped_at is None
-    return run.state == "running" or relayed
+    return run.state == "running" or relayed or intent.adopted
 
 
 def check_ancestors(line: Sequence[Run], parent: RunKey, by: str) -> None:

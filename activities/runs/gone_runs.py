@@ -2,18 +2,22 @@
 
 A workflow that was terminated, timed out or deleted could not close its run. What it left
 dispatched is queued, and settlements find out how it ended.
+
+Then it sees to what ended runs have left, whatever the cause: each action has an exit, or gets one.
+`commitline_exit` in the migration says which; docs/relay.md has the table.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from ...identity import RunKey, is_of_outbox
 from ...ledger import ActionLedger, Run
 from ...logs import Log
 from ..contract.relay import CLOSE_GONE_RUNS
@@ -22,6 +26,9 @@ from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 from .run_executions import RunExecutions
 
 log = Log()
+
+_ENDED_AT_ONCE: Final = 1_000
+"""Ended runs that one query looks through: for most of them that is all."""
 
 
 class GoneRuns:
@@ -44,7 +51,9 @@ class GoneRuns:
         A run of which Temporal says nothing now is left to the next look.
         """
         async with beating():
-            return await self._close_all()
+            gone = await self._close_all()
+            await self._give_exits()
+            return gone
 
     async def _close_all(self) -> int:
         relay = self._ledger.relay
@@ -69,9 +78,47 @@ class GoneRuns:
             run,
             workflow_status=end.how,
             ended_at=end.at,
-            # The activities of a workflow that is not ours: the relay has no such tools.
-            can_look_up=run.spec is not None or run.parent_key is not None,
+            can_look_up=_can_look_up(run),
         )
         if ended:
             log.warning("relay.run_lost", run_key=run.run_key, workflow_status=end.how)
         return ended
+
+    async def _give_exits(self) -> None:
+        """Give each action an exit that nobody brings to an end."""
+        relay = self._ledger.relay
+        for key in await relay.adopt():
+            log.info("relay.action_adopted", action_key=key)
+        if await relay.settle_repeats():
+            log.error("relay.repeats_left_over")
+        ends_at = time.monotonic() + LONGEST_SECONDS
+        began = await relay.now()
+        while True:
+            looked_at, left_over = await relay.clear_runs(limit=_ENDED_AT_ONCE, before=began)
+            await side_by_side([self._give_exits_of(run_key) for run_key in left_over])
+            if looked_at < _ENDED_AT_ONCE or time.monotonic() > ends_at:
+                return
+
+    async def _give_exits_of(self, run_key: RunKey) -> bool:
+        run = await self._ledger.runs.get(run_key)
+        if run is None or not await self._has_ended(run):
+            return False
+        given = await self._ledger.relay.give_exits(run, can_look_up=_can_look_up(run))
+        if given:
+            log.warning("relay.actions_left_over", run_key=run_key)
+        return given
+
+    async def _has_ended(self, run: Run) -> bool:
+        """Whether nothing of the run goes on, as far as this relay can find out."""
+        if is_of_outbox(run.run_key) or run.namespace is None:
+            return True  # it has no workflow
+        try:
+            return await self._executions.end_of(run) is not None
+        except RPCError as err:
+            log.warning("relay.look_failed", run_key=run.run_key, reason=err.message[:200])
+            return False
+
+
+def _can_look_up(run: Run) -> bool:
+    """Whether a relay has the tools of a run: not of a workflow that is not ours."""
+    return run.spec is not None or run.parent_key is not None

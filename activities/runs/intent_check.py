@@ -44,16 +44,22 @@ class IntentCheck:
         Safe to repeat. An action for which something was sent has been checked before that.
         """
         made = self._tools.get(found.tool)
-        if made is None or found.dispatched_at is not None or not is_of_outbox(found.run_key):
+        intended = is_of_outbox(found.run_key)
+        if made is None or found.dispatched_at is not None or not (intended or found.adopted):
             return None
         try:
-            _check_call(made, found)
-            await self._check_undone(made, found)
+            if intended:
+                _check_call(made, found)
+                await self._check_undone(made, found)
+            else:
+                check_tool(made)
         except CommitlineError as err:
             why = f"{err.message}: {_NOTHING}"
             await self._ledger.relay.call_off(found.key, why, kind=type(err).__name__)
             log.warning("relay.intent_refused", action_key=found.key, code=err.code)
             return why
+        if not intended:
+            return None  # its run has defined it
         await self._ledger.relay.define(
             found.key,
             effect=made.effect,

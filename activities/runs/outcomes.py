@@ -96,7 +96,7 @@ class OutcomeActivities:
     async def _is_sent_by_relay(self, found: Action) -> bool:
         """Whether the relay sends a row of this run; it does not once the run was stopped."""
         run = await self._ledger.runs.get(found.run_key)
-        return run is not None and run.stopped_at is None
+        return run is not None and (run.stopped_at is None or found.adopted)
 
     async def _park(self, found: Action, why: str) -> Action:
         """Leave a dispatched row unknown; its attempt may still be working."""

@@ -104,6 +104,9 @@ class SettlementActivities:
             return SettlementPlan(why="nothing is to be done about it")
         if queued[0].why == "undo":
             return await self._undo_plan(found, run)
+        if found.state == "intent" and run.stopped_at is not None and not found.adopted:
+            stopped = f"its run was stopped before it was sent: {run.stop_reason}"
+            found = await self._ledger.relay.give_up(key, stopped)
         if (why := await self._why_not(found, run, *queued)) is not None:
             return SettlementPlan(why=why)
         if (why := await self._intents.refusal_of(found)) is not None:
@@ -111,7 +114,8 @@ class SettlementActivities:
         if found.leased:
             left = found.lease_until - found.now if found.lease_until else timedelta()
             return SettlementPlan(wait_seconds=left.total_seconds() + 0.1, why="it may be at work")
-        return SettlementPlan(self._call(found, queued[0], sends=run.stopped_at is None))
+        sends = run.stopped_at is None or found.adopted
+        return SettlementPlan(self._call(found, queued[0], sends=sends))
 
     async def _why_not(
         self, found: Action, run: Run, queued: RelayEntry, first_in_order: bool
@@ -123,10 +127,6 @@ class SettlementActivities:
             return "another one is before it in order"
         if queued.why == "lookup" and await self._executions.end_of(run) is None:
             return "its run goes on"
-        if found.dispatched_at is None and run.stopped_at is not None:
-            why = f"its run was stopped before it was sent: {run.stop_reason}"
-            await self._ledger.relay.call_off(found.key, why)
-            return why
         return None
 
     async def _undo_plan(self, found: Action, run: Run) -> SettlementPlan:

@@ -131,6 +131,11 @@ values (
     %(parked_reason)s, %(undoes)s, %(undoes_domain_key)s)
 returning *, clock_timestamp() as now;
 
+-- rely: a detached call relies on the action that another run carries out for the same fact. If that
+-- run gives it up, the relay adopts it.
+insert into agent_intents (key, role, relies) values (%(key)s, commitline_caller(), true)
+on conflict (key, role) do update set relies = true;
+
 -- dispatch: claim a row that exists: an intent, or one that is taken over.
 update agent_actions
    set claim_token = %(token)s,

@@ -1,8 +1,87 @@
--- Named queries of exits: which rows nobody brings to an end.
+-- Named queries of exits: who brings an action to its end; see commitline_exit in the migration.
 -- A line `-- name: purpose` starts each query; parameters are always bound.
 
--- without_exit: pending actions that nobody brings to an end; see commitline_exit in the migration.
-select a.*, clock_timestamp() as now from agent_actions a
+-- without_exit: pending actions that nobody brings to an end. Looks at the runs that are not cleared,
+-- at what repeats another action, and at what others rely on.
+with seen as (
+    select a.key from agent_runs r join agent_actions a using (run_key) where r.state <> 'ended'
+    union
+    select a.key from agent_runs r join agent_actions a using (run_key)
+     where r.cleared_at is null and (r.state = 'ended' or r.workflow_id = 'outbox')
+    union
+    select key from agent_actions where parked_at is not null and duplicate_of is not null
+    union
+    select key from agent_intents where relies
+)
+select a.*, clock_timestamp() as now from agent_actions a join seen using (key)
  where a.status = 'pending' and commitline_exit(a) is null
  order by a.created_at, a.key
  limit %(limit)s;
+
+-- clear_runs: look at ended runs, those first that were seen longest ago, and clear those of which
+-- each action has an end, or is left to a person. Returns whether one of their actions has no exit.
+with found as (
+    select run_key from agent_runs
+     where cleared_at is null and (state = 'ended' or workflow_id = 'outbox')
+       and (looked_at is null or looked_at < %(before)s)
+     order by looked_at nulls first
+     limit %(limit)s
+       for no key update skip locked
+)
+update agent_runs r
+   set looked_at = clock_timestamp(),
+       cleared_at = case when not exists (
+            select from agent_actions a
+             where a.run_key = r.run_key and a.status = 'pending' and a.parked_at is null
+               and commitline_exit(a) is distinct from 'nobody') then clock_timestamp() end
+  from found
+ where r.run_key = found.run_key
+returning r.run_key, exists (
+       select from agent_actions a
+        where a.run_key = r.run_key and a.status = 'pending' and a.parked_at is null
+          and commitline_exit(a) is null) as left_over;
+
+-- unclear_run: an action of the run is tried again: the relay looks at the run again.
+update agent_runs set cleared_at = null where run_key = %(run_key)s and cleared_at is not null;
+
+-- queue_left_over: what the relay has to send, and has lost from its queue.
+insert into agent_relay (key, why, tool)
+select a.key, 'send', a.tool from agent_actions a
+ where a.run_key = %(run_key)s and a.relayed and a.status = 'pending' and a.parked_at is null
+   and commitline_exit(a) is null
+on conflict (key) do update set why = 'send', due_at = clock_timestamp(), starts = 0;
+
+-- park_lost_undos: the undo of the run is lost, and no attempt at it is at work. The next undo of
+-- the run goes on with these.
+update agent_actions a
+   set parked_at = clock_timestamp(),
+       parked_reason = 'the undo of its run was lost: `commitline undo` goes on with it'
+ where a.run_key = %(run_key)s and starts_with(a.position, 'undo-') and a.status = 'pending'
+   and a.parked_at is null and a.dispatched_at is not null and commitline_exit(a) is null;
+
+-- adopt_relied_on: intents of ended runs that somebody else relies on.
+with found as materialized (
+    select a.key
+      from agent_intents i join agent_actions a using (key) join agent_runs r using (run_key)
+     where i.relies and a.status = 'pending' and a.dispatched_at is null and a.parked_at is null
+       and not a.relayed and r.state = 'ended'
+     order by a.key
+       for no key update of a skip locked
+)
+select key from found where commitline_adopt(key);
+
+-- end_reliance: these actions have an end: nobody relies on them any more.
+update agent_intents i set relies = false
+  from (select i.key, i.role from agent_intents i
+         where i.relies
+           and not exists (select from agent_actions a where a.key = i.key and a.status = 'pending')
+           for update skip locked) ended
+ where i.key = ended.key and i.role = ended.role;
+
+-- settle_left_repeats: what repeats an action that has an end by now. It ends with that; this finds
+-- what was overlooked.
+select commitline_settle_repeats(f.key)
+  from (select distinct r.duplicate_of as key from agent_actions r
+         where r.parked_at is not null and r.duplicate_of is not null) repeated
+  join agent_actions f using (key)
+ where f.status = 'done';

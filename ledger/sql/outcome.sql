@@ -79,6 +79,10 @@ returning *, clock_timestamp() as now;
 -- commitline_end_intent in the migration.
 select commitline_end_intent(%(key)s, %(result)s::json) as ended;
 
+-- give_up_intent: the same of an intent that its run does not send any more, unless somebody else
+-- relies on it: then the relay adopts it; see commitline_give_up in the migration.
+select commitline_give_up(%(key)s, %(result)s::json) as ended;
+
 -- release_domain_key: the action that holds the key had no effect, for certain.
 update agent_domain_keys set held_by = null
  where domain_key = %(domain_key)s and held_by = %(key)s;
@@ -148,6 +152,7 @@ select a.key, 'undo', a.compensator
   from agent_actions a join agent_runs r using (run_key)
  where a.key = %(key)s and a.status = 'done' and a.effect_possible and a.compensator is not null
    and a.undone_by is null and a.duplicate_of is null and r.undo_ended_at is not null
+   and a.adopted_at is null  -- it was sent for somebody else
 on conflict (key) do update
     set why = excluded.why, tool = excluded.tool, due_at = clock_timestamp(), starts = 0;
 

@@ -111,12 +111,12 @@ update agent_actions
    and dispatched_at is not null and not relayed;
 
 -- queue_lookups: the relay looks up what such a run left dispatched, once no attempt can be at
--- work on it. Not undos: the next undo of the run goes on with those.
+-- work on it. Not what its undo called: the next undo of the run goes on with that.
 insert into agent_relay as q (key, why, tool, due_at)
 select key, 'lookup', tool, greatest(lease_until, clock_timestamp())
   from agent_actions
  where run_key = %(run_key)s and status = 'pending' and parked_at is null
-   and dispatched_at is not null and undoes is null and not relayed
+   and dispatched_at is not null and not starts_with(position, 'undo-') and not relayed
 -- The entry was kept for a person, and the action was then reopened by an undo that was lost.
 on conflict (key) do update set due_at = excluded.due_at where q.due_at is null;
 

@@ -20,6 +20,7 @@ on conflict (run_key) do update
                  and agent_runs.ended_attempt_at < excluded.opened_attempt_at
                  and agent_runs.owner is not distinct from excluded.owner
             then 'running' else agent_runs.state end,
+        cleared_at = null,
         -- Its workflow is alive again: a reset or a retry goes on with the run.
         workflow_status = case
             when agent_runs.stopped_at is null
@@ -103,7 +104,7 @@ select *, clock_timestamp() as now from agent_runs where run_key = %(run_key)s f
 
 -- reopen_run: an execution that began after the run's end goes on with it. A sub-agent's run goes
 -- on only when its parent calls it again.
-update agent_runs set state = 'running', workflow_status = null
+update agent_runs set state = 'running', workflow_status = null, cleared_at = null
  where run_key = %(run_key)s and state = 'ended' and stopped_at is null and parent_key is null
    and ended_attempt_at < %(attempt_at)s
 returning *;

@@ -30,7 +30,8 @@ update agent_runs
    set workflow_id = %(workflow_id)s, owner = %(workflow_id)s, opened_attempt_at = %(attempt_at)s,
        state = case when state = 'ended' and stopped_at is null
                          and ended_attempt_at < %(attempt_at)s
-                    then 'running' else state end
+                    then 'running' else state end,
+       cleared_at = null
  where run_key = %(run_key)s
 returning *, clock_timestamp() as now;
 

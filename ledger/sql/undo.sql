@@ -22,7 +22,7 @@ select exists (
      where run_key = any(%(run_keys)s) and undone_by is null and duplicate_of is null
        and (status = 'pending' or effect_possible)
        and (compensator is not null and dispatched_at is not null
-            or relayed and status = 'pending' and dispatched_at is null
+            or relayed and adopted_at is null and status = 'pending' and dispatched_at is null
                and (compensator is not null or %(requested)s))
 ) as found;
 
@@ -38,7 +38,7 @@ select exists (
 -- begin_undo: these runs go forward no more, for good.
 update agent_runs
    set state = 'undoing', undo_began_at = clock_timestamp(), undo_ended_at = null,
-       undo_owner = %(by)s,
+       undo_owner = %(by)s, cleared_at = null,
        stopped_at = coalesce(stopped_at, clock_timestamp()),
        stop_reason = coalesce(stop_reason, %(why)s)
  where run_key = any(%(run_keys)s);

@@ -193,6 +193,7 @@ async def test_doctor_is_content_with_two_servers(
     # The Postgres of the tests does not wait for its disk, and a worker could run all the same.
     assert found["commits"].state == "wrong"
     assert "fsync is off" in found["commits"].found
+    assert found["actions"].state == "ok"
 
 
 async def test_doctor_tells_an_old_schema_and_an_unknown_namespace(

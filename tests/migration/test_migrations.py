@@ -62,6 +62,7 @@ VERSIONS = [number for number, _, _ in migrations()]
 
 CONSTRAINTS = {
     "agent_runs": [
+        "agent_runs_cleared_has_ended",
         "agent_runs_ended_says_when",
         "agent_runs_fork_says_where",
         "agent_runs_parent_exists",
@@ -73,6 +74,7 @@ CONSTRAINTS = {
         "agent_runs_undo_is_final",
     ],
     "agent_actions": [
+        "agent_actions_adopted_is_relayed",
         "agent_actions_changes_come_with_an_outcome",
         "agent_actions_decision_is_signed",
         "agent_actions_dispatch_is_complete",
@@ -154,6 +156,7 @@ INDEXES = [
     "agent_approvals_waiting",
     "agent_domain_keys_pkey",
     "agent_intents_pkey",
+    "agent_intents_relying",
     "agent_messages_one_completion_per_turn",
     "agent_messages_one_per_request",
     "agent_messages_pkey",
@@ -168,6 +171,7 @@ INDEXES = [
     "agent_runs_by_workflow",
     "agent_runs_open",
     "agent_runs_pkey",
+    "agent_runs_uncleared",
     "agent_schema_migrations_pkey",
     "agent_states_pkey",
     "agent_threads_pkey",
@@ -696,8 +700,8 @@ def test_a_row_in_python_has_the_columns_of_its_table(
     )
 
     # `now` is the database's clock when the row was read.
-    # When the relay looked is between its sweeps.
-    found = {name for (name,) in columns} - {"looked_at"}
+    # When the relay looked, and what it found, is between its sweeps.
+    found = {name for (name,) in columns} - {"looked_at", "cleared_at"}
     # An approval and a question have the workflow id of their run, and whether that is over.
     of_run = {"workflow_id", "run_over"} if row in (Approval, Question) else set()
     others = {"now"} | of_run

@@ -83,8 +83,11 @@ create table agent_runs (
     workflow_status    text,
     -- Temporal's namespace: a workflow of another one cannot be found.
     namespace          text,
-    -- When the relay looked last whether the workflow is alive.
+    -- When the relay looked last: whether the workflow is alive, or what an ended run has left.
     looked_at          timestamptz,
+    -- When the relay saw that each action of the ended run has an end, or is left to a person. Until
+    -- then it looks at the run. A run of the outbox has no workflow, and counts as ended here.
+    cleared_at         timestamptz,
     -- Of the server on which the run began; 'lost' where that one's row of the run is lost.
     timeline           text        default commitline_timeline(),
 
@@ -98,6 +101,9 @@ create table agent_runs (
     -- Bug prevented: a run that ended, and that every late attempt opens again.
     constraint agent_runs_ended_says_when
         check (state <> 'ended' or ended_attempt_at is not null),
+    -- Bug prevented: a run that is opened again, and of which the relay overlooks what it leaves.
+    constraint agent_runs_cleared_has_ended
+        check (cleared_at is null or state = 'ended' or workflow_id = 'outbox'),
     -- Bug prevented: a run that may start nothing, and no reason to show for it.
     constraint agent_runs_stop_says_why
         check ((stopped_at is null) = (stop_reason is null)),
@@ -122,6 +128,9 @@ create index agent_runs_by_workflow on agent_runs (workflow_id, created_at desc)
 create index agent_runs_by_parent on agent_runs (parent_key) where parent_key is not null;
 -- The open runs that the relay looks through, those first that it saw longest ago.
 create index agent_runs_open on agent_runs (looked_at nulls first) where state <> 'ended';
+-- The ended runs that the relay looks through for what they have left.
+create index agent_runs_uncleared on agent_runs (looked_at nulls first)
+    where cleared_at is null and (state = 'ended' or workflow_id = 'outbox');
 
 -- ------------------------------------------------------------------------------- actions
 
@@ -173,6 +182,9 @@ create table agent_actions (
     in_progress         boolean     not null default false,
     -- Sent by the relay, whatever becomes of the run: an intent of the outbox, or a detached call.
     relayed             boolean     not null default false,
+    -- Since when the relay has it because somebody else than its run relies on it. It is sent also
+    -- if its run was stopped or undone.
+    adopted_at          timestamptz,
     -- Of the first dispatch: from then on the downstream system may know our key.
     dispatched_at       timestamptz,
     done_at             timestamptz,
@@ -221,6 +233,8 @@ create table agent_actions (
     -- Bug prevented: a row that no rule of a take-over covers.
     constraint agent_actions_effect_is_known
         check (effect in ('idempotent', 'lookup', 'at_most_once')),
+    -- Bug prevented: an action that the relay has adopted, and that it leaves to its run.
+    constraint agent_actions_adopted_is_relayed check (adopted_at is null or relayed),
     -- Bug prevented: a half-written row that is taken for a result.
     constraint agent_actions_done_is_complete check (
         (status = 'done') = (outcome is not null and effect_possible is not null
@@ -522,8 +536,13 @@ create table agent_intents (
     key         text        not null,
     role        text        not null,
     created_at  timestamptz not null default now(),
+    -- The action is of a run that carries it out, and had no end then. If the run gives it up before
+    -- anything was sent, the relay adopts it.
+    relies      boolean     not null default false,
     constraint agent_intents_pkey primary key (key, role)
 );
+-- The relay's sweep looks after these, until their actions have an end.
+create index agent_intents_relying on agent_intents (key) where relies;
 
 -- Who brings an action to its end:
 --          done    -- it has ended
@@ -551,7 +570,7 @@ language sql stable as $function$
             then 'run'
         when a.lease_until > clock_timestamp() then 'attempt'
         when a.dispatched_at is not null then null
-        when exists (select from agent_intents i where i.key = a.key) then null
+        when exists (select from agent_intents i where i.key = a.key and i.relies) then null
         else 'nobody'
     end
 $function$;
@@ -688,6 +707,38 @@ begin
 end
 $function$;
 
+-- Has the relay send an intent that its run gives up, if somebody else relies on it; returns whether it
+-- does.
+create function commitline_adopt(intent text)
+returns boolean
+language plpgsql as $function$
+declare
+    named text;
+begin
+    update agent_actions a
+       set relayed = true, adopted_at = coalesce(a.adopted_at, clock_timestamp())
+     where a.key = intent and a.status = 'pending' and a.dispatched_at is null
+       and a.parked_at is null
+       and exists (select from agent_intents i where i.key = intent and i.relies)
+    returning a.tool into named;
+    if not found then
+        return false;
+    end if;
+    insert into agent_relay (key, why, tool) values (intent, 'send', named)
+    on conflict (key) do update set why = 'send', due_at = clock_timestamp(), starts = 0;
+    perform pg_notify('commitline_relay', intent);
+    return true;
+end
+$function$;
+
+-- Gives up an intent that its run does not send any more: the relay adopts it, or it ends. Returns
+-- whether it has ended. The domain key is locked before.
+create function commitline_give_up(intent text, error json)
+returns boolean
+language sql as $function$
+    select not commitline_adopt(intent) and commitline_end_intent(intent, error)
+$function$;
+
 -- The outbox's statement, in the caller's transaction: it writes the intent, and notifies the relay
 -- at the commit. One statement, so that it is the same for every driver. The request is JSON, so
 -- that a later release can add to it while this one is still deployed.
@@ -762,14 +813,15 @@ begin
             return query select holder, 'missing';
             return;
         end if;
-        -- An intent that no worker will send any more holds nothing.
+        -- An intent that no worker will send any more holds nothing, unless somebody relies on it.
         select exists (
                 select from agent_actions a join agent_runs r using (run_key)
                  where a.key = holder
                    and (r.state = 'running'
                         or (a.relayed and r.state = 'ended' and r.stopped_at is null)
+                        or a.adopted_at is not null
                         or (a.position like 'undo-%' and r.state = 'undoing')))
-               or not commitline_end_intent(holder, '{"type":"NeverSent","message":"its run ended before anything was sent, and the business fact was asked for again"}')
+               or not commitline_give_up(holder, '{"type":"NeverSent","message":"its run ended before anything was sent, and the business fact was asked for again"}')
           into stands;
         if stands then
             if held.tool is distinct from request->>'tool'
@@ -777,8 +829,10 @@ begin
                 return query select holder, 'conflict';
                 return;
             end if;
-            insert into agent_intents (key, role) values (holder, commitline_caller())
-            on conflict do nothing;
+            insert into agent_intents as i (key, role, relies)
+            values (holder, commitline_caller(),
+                    held.status = 'pending' and not starts_with(held.run_key, 'outbox/'))
+            on conflict (key, role) do update set relies = i.relies or excluded.relies;
             return query select holder, 'existing';
             return;
         end if;

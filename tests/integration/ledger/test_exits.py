@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import psycopg
+import pytest
 import pytest_asyncio
+from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
 
 from commitline import Effect, Tool, tool
+from commitline.activities.runs.gone_runs import GoneRuns
 from commitline.identity import ActionKey, RunKey
 from commitline.ledger import (
+    Accepted,
     Action,
     ActionLedger,
     ActionRequest,
+    Busy,
     Outcome,
     Parked,
     intend,
+    keys_without_exit,
 )
 from commitline.ledger.pool import Pool
 from commitline.tests.builders import (
@@ -30,8 +38,8 @@ from commitline.tests.builders import (
 )
 from commitline.tests.integration.database import sql
 
-RUN_A = RunKey("support-4821/e1")
-RUN_B = RunKey("support-4822/e1")
+RUN_A = RunKey("support-4821/6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+RUN_B = RunKey("support-4822/6ba7b810-9dad-11d1-80b4-00c04fd430c9")
 ARGS = {"order_id": "1"}
 RECEIPT = Outcome.ok('"ch_1"')
 
@@ -50,7 +58,7 @@ async def take_back(order_id: str) -> None:
 @pytest_asyncio.fixture(autouse=True)
 async def _runs(ledger: ActionLedger) -> None:
     for run in (RUN_A, RUN_B):
-        await open_run(ledger, run, spec="{}")
+        await open_run(ledger, run, spec="{}", namespace="default")
 
 
 def request(position: str = "0.0", *, run: RunKey = RUN_A, **given: Any) -> ActionRequest:
@@ -77,6 +85,15 @@ async def stop(ledger: ActionLedger, run: RunKey) -> None:
     await ledger.runs.end(run, attempt_at=at)
 
 
+async def sweep(ledger: ActionLedger, pool: Pool, temporal: Client) -> None:
+    """Have the relay look at the runs; the workflows of those that have ended are gone."""
+    await sql(
+        pool,
+        "update agent_runs set created_at = created_at - interval '2 hours' where state = 'ended'",
+    )
+    await ActivityEnvironment().run(GoneRuns(ledger, temporal).close_gone_runs)
+
+
 async def the(ledger: ActionLedger, key: ActionKey) -> Action:
     found = await ledger.get(key)
     assert found is not None
@@ -93,6 +110,14 @@ async def without_exit(ledger: ActionLedger) -> Sequence[ActionKey]:
     return [row.key for row in await ledger.relay.without_exit()]
 
 
+async def handed_back(ledger: ActionLedger, **given: Any) -> ActionKey:
+    """An intent between two tries: nothing was sent."""
+    by = attempt(1)
+    claim = await dispatched(ledger, request(**given), by)
+    assert await ledger.hand_back(claim, by)
+    return claim.key
+
+
 async def test_a_row_that_nobody_brings_to_its_end_is_found(
     ledger: ActionLedger, ledger_database_url: str, pool: Pool
 ) -> None:
@@ -102,6 +127,7 @@ async def test_a_row_that_nobody_brings_to_its_end_is_found(
     await sql(pool, "delete from agent_relay")
 
     assert (before, await without_exit(ledger)) == ([], [key])
+    assert await keys_without_exit(ledger_database_url, limit=5) == [key]
 
 
 # --- an intent that ends --------------------------------------------------------------------
@@ -118,7 +144,7 @@ async def test_what_repeats_an_intent_is_settled_when_that_is_called_off(
     await ledger.relay.reopen(first.key)
     await stop(ledger, RUN_A)
 
-    await ledger.relay.call_off(first.key, "its run was stopped")
+    await ledger.relay.give_up(first.key, "its run was stopped")
 
     settled = await the(ledger, repeat.action.key)
     assert settled.recorded == (await the(ledger, first.key)).recorded
@@ -154,3 +180,213 @@ async def test_what_was_undone_while_it_was_unknown_is_looked_up_and_never_sent_
     assert queued_before == "lookup"
     assert isinstance(taken, Parked), "sent again, it would happen after its refund"
     assert refund in (taken.action.parked_reason or "")
+
+
+# --- an intent that others rely on ----------------------------------------------------------------
+
+
+async def test_what_an_application_relies_on_is_sent_though_its_run_was_stopped(
+    ledger: ActionLedger, ledger_database_url: str, pool: Pool, temporal_client: Client
+) -> None:
+    key = await handed_back(ledger)
+    intended_keys = [await intended(ledger_database_url)]
+    await stop(ledger, RUN_A)
+    left = await without_exit(ledger)
+
+    await sweep(ledger, pool, temporal_client)
+    intended_keys.append(await intended(ledger_database_url))
+    claim = await dispatched(ledger, relay_request(await the(ledger, key)), attempt(2))
+    await ledger.record(claim, RECEIPT)
+
+    assert intended_keys == [key, key]
+    assert left == [key]
+    assert await ledger.outcome(key) == RECEIPT
+    await sweep(ledger, pool, temporal_client)
+    assert await sql(pool, "select from agent_intents where relies") == []
+
+
+async def test_who_asks_for_what_others_rely_on_waits_for_the_relay(
+    ledger: ActionLedger, ledger_database_url: str
+) -> None:
+    key = await handed_back(ledger)
+    await intended(ledger_database_url)
+    await stop(ledger, RUN_A)
+
+    claim = await ledger.claim(request(run=RUN_B), attempt(2))
+
+    assert claim == Busy(key)
+    assert (await the(ledger, key)).adopted
+    assert await queued(ledger, key) == "send"
+
+
+async def test_a_detached_call_relies_on_what_it_was_told_of(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    key = await handed_back(ledger)
+    accepted = await ledger.claim(request(run=RUN_B, detached=True), attempt(2))
+    assert isinstance(accepted, Accepted)
+    assert accepted.action.key == key
+    await stop(ledger, RUN_A)
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert await queued(ledger, key) == "send"
+    assert (await the(ledger, key)).adopted
+
+
+async def test_a_detached_call_that_an_application_relies_on_survives_the_stop_and_its_undo(
+    ledger: ActionLedger, ledger_database_url: str
+) -> None:
+    first = request(detached=True, compensator="take_back")
+    await ledger.claim(first, attempt(1))
+    await intended(ledger_database_url)
+    await ledger.undo.begin(RUN_A, why="it failed", failed=True, attempt_at=after_noon(2))
+    await ledger.undo.finish(RUN_A, attempt_at=after_noon(3), passed=frozenset())
+
+    adopted = await ledger.relay.give_up(first.key, "its run was undone")
+    claim = await dispatched(ledger, relay_request(adopted), attempt(4))
+    await ledger.record(claim, RECEIPT)
+
+    assert (await the(ledger, first.key)).state == "ok"
+    assert await queued(ledger, first.key) is None  # it is not undone
+
+
+# --- what ended runs have left -------------------------------------------------------------------
+
+
+async def each_owner_left_it_to_the_other(ledger: ActionLedger, pool: Pool) -> ActionKey:
+    claim = await dispatched(ledger, request(), attempt(1, lease=OVER))
+    taken = await dispatched(ledger, request(run=RUN_B), attempt(2, lease=timedelta(hours=1)))
+    assert taken.settles_for == request(run=RUN_B).key
+    await stop(ledger, RUN_A)
+    await stop(ledger, RUN_B)
+    return claim.key
+
+
+async def its_attempt_began_after_the_end_by_a_clock_that_stepped_back(
+    ledger: ActionLedger, pool: Pool
+) -> ActionKey:
+    claim = await dispatched(ledger, request(), attempt(3_000))
+    await ledger.runs.end(RUN_A, attempt_at=after_noon(600))
+    return claim.key
+
+
+async def it_is_a_refund_that_the_model_called(ledger: ActionLedger, pool: Pool) -> ActionKey:
+    charged = await dispatched(ledger, request(), attempt(1))
+    await ledger.record(charged, RECEIPT)
+    refund = action_request(RUN_A, "1.0", tool="take_back", undoes=charged.key)
+    claim = await dispatched(ledger, refund, attempt(3_000))
+    await ledger.runs.end(RUN_A, attempt_at=after_noon(600))
+    return claim.key
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        each_owner_left_it_to_the_other,
+        its_attempt_began_after_the_end_by_a_clock_that_stepped_back,
+        it_is_a_refund_that_the_model_called,
+    ],
+)
+async def test_what_an_ended_run_has_left_dispatched_is_looked_up(
+    ledger: ActionLedger,
+    pool: Pool,
+    temporal_client: Client,
+    left: Callable[[ActionLedger, Pool], Awaitable[ActionKey]],
+) -> None:
+    key = await left(ledger, pool)
+    while_leased = await without_exit(ledger)
+    await sql(pool, "update agent_actions set lease_until = clock_timestamp()")
+    before = await without_exit(ledger)
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert (while_leased, before) == ([], [key])
+    assert await queued(ledger, key) == "lookup"
+    assert await without_exit(ledger) == []
+
+
+async def test_an_ended_run_whose_workflow_may_go_on_is_left_alone(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    key = await its_attempt_began_after_the_end_by_a_clock_that_stepped_back(ledger, pool)
+    await sql(pool, "update agent_actions set lease_until = clock_timestamp()")
+
+    await ActivityEnvironment().run(GoneRuns(ledger, temporal_client).close_gone_runs)
+
+    assert await queued(ledger, key) is None
+    assert await without_exit(ledger) == [key]  # the next sweep looks again
+
+
+async def test_the_undo_of_a_lost_undo_is_left_to_a_person(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    charged = await dispatched(ledger, request(compensator="take_back"), attempt(1))
+    await ledger.record(charged, RECEIPT)
+    await ledger.undo.begin(RUN_A, why="it failed", failed=True, attempt_at=after_noon(2))
+    undo = action_request(RUN_A, "undo-0.0", tool="take_back", undoes=charged.key, purpose="undo")
+    await dispatched(ledger, undo, attempt(3, lease=OVER))
+    run = await ledger.runs.get(RUN_A)
+    assert run is not None
+    await ledger.relay.end_lost(run, workflow_status="terminated", ended_at=after_noon(4))
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert "the undo of its run was lost" in ((await the(ledger, undo.key)).parked_reason or "")
+    await ledger.undo.begin(
+        RUN_A, why="ada", failed=False, again=True, attempt_at=after_noon(9_000)
+    )
+    (due,) = await ledger.undo.plan(RUN_A)
+    assert due.begun is not None
+    assert due.begun.key == undo.key
+
+
+async def test_what_the_relay_has_lost_from_its_queue_is_sent_all_the_same(
+    ledger: ActionLedger, ledger_database_url: str, pool: Pool, temporal_client: Client
+) -> None:
+    key = await intended(ledger_database_url)
+    await sql(pool, "delete from agent_relay")
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert await queued(ledger, key) == "send"
+
+
+async def test_what_repeats_an_action_that_has_an_end_is_settled_with_it_sooner_or_later(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    first = await dispatched(ledger, request(), attempt(1))
+    await ledger.park(first, "its answer was lost")
+    repeat = await ledger.claim(request(run=RUN_B), attempt(2))
+    assert isinstance(repeat, Parked)
+    await sql(
+        pool,
+        "update agent_actions set status = 'done', outcome = 'ok', effect_possible = true,"
+        " result = '1', done_at = now(), parked_at = null, parked_reason = null"
+        " where key = %(key)s",
+        key=first.key,
+    )
+    before = await without_exit(ledger)
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert before == [repeat.action.key]
+    assert (await the(ledger, repeat.action.key)).recorded == Outcome.ok("1")
+
+
+async def test_a_run_that_has_left_nothing_is_looked_at_once_until_it_goes_on(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    claim = await dispatched(ledger, request(), attempt(1))
+    await ledger.record(claim, RECEIPT)
+    await ledger.runs.end(RUN_A, attempt_at=after_noon(600))
+    await sweep(ledger, pool, temporal_client)
+    now = await ledger.relay.now()
+    looked_at = [(await ledger.relay.clear_runs(limit=10, before=now))[0]]
+
+    await open_run(ledger, RUN_A, 700)
+    await ledger.runs.end(RUN_A, attempt_at=after_noon(800))
+
+    now = await ledger.relay.now()
+    looked_at.append((await ledger.relay.clear_runs(limit=10, before=now))[0])
+    assert looked_at == [0, 1]

@@ -379,7 +379,6 @@ async def test_an_intent_that_nobody_sends_any_more_gives_way(
     claim = await ledger.claim(request(), by := attempt())
     assert isinstance(claim, Dispatched)
     assert await ledger.hand_back(request(), by)
-    assert await committed(url, charge, {"order_id": "1"}) == claim.key  # it runs, and may send it
     await ledger.runs.end(RUN, attempt_at=NOON + timedelta(minutes=2))
 
     anew = await committed(url, charge, {"order_id": "1"})

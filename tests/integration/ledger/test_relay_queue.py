@@ -167,7 +167,7 @@ async def test_of_rows_in_order_only_the_first_is_taken_until_it_has_an_end(
     held_back = await take(ledger)
     await ledger.settle(first, DID_NOT_HAPPEN, by="ada")
     freed = await take(ledger)
-    await ledger.relay.call_off(second, "nobody wants it any more")
+    await ledger.relay.call_off(second, "nobody wants it any more", kind="NeverSent")
 
     assert begun == [first, free]
     assert turns == [True, False]
@@ -307,8 +307,11 @@ async def test_what_is_called_off_was_never_sent_and_frees_its_business_fact(
     for one in (key, sent.key):
         await queue(pool, one)
 
-    called_off = [await ledger.relay.call_off(one, "it was stopped") for one in (key, sent.key)]
-    again = await ledger.relay.call_off(key, "it was stopped")
+    called_off = [
+        await ledger.relay.call_off(one, "it was stopped", kind="NeverSent")
+        for one in (key, sent.key)
+    ]
+    again = await ledger.relay.call_off(key, "it was stopped", kind="NeverSent")
     next_one = await ledger.claim(request("0.0", run=OTHER, domain_key="order-1"), attempt())
 
     assert (called_off, again) == ([True, False], False)
