@@ -46,7 +46,21 @@ class Relay(Actor):
                 continue
             end = self.ledger.relay.end_lost(run, workflow_status="terminated", ended_at=at)
             ended += await self.do("end_lost", run.run_key, end)
-        return ended
+        return ended + await self.give_exits()
+
+    async def give_exits(self) -> int:
+        """See to what ended runs have left; return how much that was."""
+        relay = self.ledger.relay
+        given = len(await relay.adopt())
+        if await relay.settle_repeats():
+            self.scene.violation("", "a repeat was not settled with what it repeats")
+        _, left_over = await relay.clear_runs(limit=1_000, before=await relay.now())
+        for key in left_over:
+            run = await self.ledger.runs.get(key)
+            if run is not None and (is_of_outbox(key) or self.scene.gone(key) is not None):
+                exits = relay.give_exits(run, can_look_up=True)
+                given += await self.do("give_exits", key, exits)
+        return given
 
     async def settle_due(self, *, limit: int) -> int:
         """Take due entries and settle them; return how many."""
@@ -88,7 +102,9 @@ class Relay(Actor):
         if now.why == "undo":
             await self._undo(found, run)
         elif first and await self._may_begin(found, run, now):
-            sends = run.stopped_at is None and (now.why != "lookup" or TOOLS[found.tool].resend)
+            current = await self.ledger.get(found.key)
+            goes_on = run.stopped_at is None or (current is not None and current.adopted)
+            sends = goes_on and (now.why != "lookup" or TOOLS[found.tool].resend)
             await self.carry_out(
                 settlement_of(found, "relay", lookup_only=not sends), most=self._most
             )
@@ -99,10 +115,10 @@ class Relay(Actor):
             return False
         if entry.why == "lookup" and self.scene.gone(run.run_key) is None:
             return False
-        if found.dispatched_at is None and run.stopped_at is not None:
-            off = self.ledger.relay.call_off(found.key, "its run was stopped")
-            await self.do("call_off", found.key, off)
-            return False
+        if found.dispatched_at is None and run.stopped_at is not None and not found.adopted:
+            given_up = self.ledger.relay.give_up(found.key, "its run was stopped")
+            if not (await self.do("give_up", found.key, given_up)).adopted:
+                return False
         await self._define(found)
         return not found.leased
 
