@@ -36,6 +36,7 @@
     ├── ActionError               the model reads it as an error without effect
     │   ├── InvalidArguments        CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey   CL302  the arguments give no usable key
+    │   ├── ArgumentsChanged        CL307  the tool cannot be called with exactly what is stored
     │   ├── StateUnusable           CL230  the tool cannot get the conversation's state
     │   └── ToolRefused             CL303  the tool declined: nothing happened
     ├── ToolSignal                a tool raises it to say how far it got
@@ -412,6 +413,20 @@ class InvalidIdempotencyKey(ActionError):
 
     code = "CL302"
     remedy = "Nothing was called. Give every argument that the key names a non-empty value."
+
+
+class ArgumentsChanged(ActionError):
+    """The tool's code today cannot be called with exactly the arguments that are stored.
+
+    They were shown to a person, or fixed when the call was first claimed or intended. Since then
+    the tool has another parameter, another default, or a validator that refuses or changes a value.
+    """
+
+    code = "CL307"
+    remedy = (
+        "Nothing was called with other arguments. Deploy a tool that takes what is stored, or make "
+        "a new call."
+    )
 
 
 class StateUnusable(ActionError):

@@ -14,7 +14,7 @@ from temporalio.client import WorkflowExecutionDescription
 
 from ..canonical import storable
 from ..errors import ResetRefused
-from ..identity import Position, RunKey, parent_of
+from ..identity import RunKey, parent_of
 from ..ledger import Action, Approval, Question, UndoReport
 from ..workflows.progress import Progress
 from .connection import Connection
@@ -220,7 +220,7 @@ class AnyRun:
 
     async def decide(
         self,
-        position: str,
+        call: str | Approval,
         *,
         approve: bool,
         by: str,
@@ -233,7 +233,9 @@ class AnyRun:
         to repeat: the same decision by the same person changes nothing.
 
         Args:
-            position: Where the call stands, as in `approvals`.
+            call: One of `approvals`, or its name there (`Approval.at`): the position, and from
+                the second approval of a call on its generation, ``1.0~2``. A decision counts for
+                the arguments of that approval, and for no others.
             approve: Whether it is carried out.
             by: Who decides: the client's ``authorize`` gets it, and the row keeps it. In both a
                 ``?`` stands for what Postgres cannot hold (a NUL, half a character).
@@ -253,7 +255,7 @@ class AnyRun:
         await decide(
             self._connection,
             self._workflow,
-            Position(position),
+            call,
             approve=approve,
             by=by,
             reason=reason,

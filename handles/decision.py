@@ -29,7 +29,7 @@ from ..canonical import digest, dumps, storable
 from ..errors import AnswerRefused, ApprovalRefused, InvalidArguments
 from ..identity import Position, action_key
 from ..ledger import ActionLedger, Approval, Question
-from ..ledger.approvals import refusal_of
+from ..ledger.approvals import check_generation, refusal_of
 from ..ledger.questions import refusal_of as refusal_of_answer
 from ..workflows.base_run import ANSWERED, DECISION, WORD_GIVEN
 from .connection import Connection
@@ -64,7 +64,7 @@ class _HasEnded(Exception):
 async def decide(
     connection: Connection,
     workflow: RunWorkflow,
-    position: Position,
+    call: str | Approval,
     *,
     approve: bool,
     by: str,
@@ -74,20 +74,24 @@ async def decide(
     """Approve a call of a run, or reject it; see `AnyRun.decide`."""
     run_key = await workflow.run_key()
     ledger = await connection.ledger()
-    key = action_key(run_key, position)
+    at = call if isinstance(call, str) else call.at
+    position, generation = _named(at)
+    key = action_key(run_key, position) if isinstance(call, str) else call.key
     approval = await ledger.approvals.get(key)
-    if approval is None:
-        raise ApprovalRefused(f"nothing was asked about {position} of the run {workflow.id!r}")
+    if approval is None or approval.run_key != run_key:
+        raise ApprovalRefused(f"nothing was asked about {at} of the run {workflow.id!r}")
+    check_generation(approval, generation)
     by = storable(by)  # `authorize` sees the very name that is kept
     edited = None if args is None or not approve else _edited_text(approval.tool, args)
     carried_out = approval.args if edited is None else edited
     wanted = about_call("approve" if approve else "reject", approval, args=carried_out)
     await connection.check_authorized(by, wanted)
     exact = connection.authorizes
-    word = Decide(run_key, position, approve, by, storable(reason), edited, as_they_are=exact)
+    said = (approve, by, storable(reason), edited, exact)
+    word = Decide(run_key, position, *said, generation=generation)
     if _is_decided(approval, word):
         return
-    same = [key, str(approval.requested_at), approve, word.arguments, by, exact]
+    same = [key, generation, str(approval.requested_at), approve, word.arguments, by, exact]
     try:
         await _send(workflow, DECISION, word, id=f"{DECISION}-{digest(same)}")
     except _HasEnded as err:
@@ -98,12 +102,19 @@ async def decide(
         await _decide_by_row(ledger, workflow, word)
 
 
+def _named(at: str) -> tuple[Position, int]:
+    """Read the name of an approval within its run, as `Approval.at` writes it."""
+    position, _, generation = at.partition("~")
+    return Position(position), int(generation) if generation.isdecimal() else 1
+
+
 def _is_decided(found: Approval, word: Decide) -> bool:
     """Whether this very decision stands.
 
     Raises:
         ApprovalRefused: Another one stands, or the call is not made any more.
     """
+    check_generation(found, word.generation)
     if found.state == "withdrawn":
         raise refusal_of(found)
     if found.decision not in ("approved", "rejected"):
@@ -126,7 +137,9 @@ async def _decide_by_row(ledger: ActionLedger, workflow: RunWorkflow, word: Deci
         )
     key = action_key(word.run_key, word.position)
     reason = word.reason or None
-    await ledger.approvals.decide(key, approve=word.approve, by=word.by, reason=reason)
+    await ledger.approvals.decide(
+        key, approve=word.approve, by=word.by, generation=word.generation, reason=reason
+    )
     await _tell(workflow, WordGiven(word.run_key, word.position))
 
 

@@ -3,6 +3,9 @@
 The row names the call (its action key), what it would do (effective arguments, which never
 change) and until when. A decision is a compare-and-set on the row: the first one counts, and
 it outlives a reset, a workflow retry and a continue-as-new of the run that requested it.
+
+Where a deploy has changed the tool, so that what was approved cannot be carried out to the letter,
+there is another row: the approval's next generation. No decision on one counts for the other.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final, Literal
 
 from ..canonical import storable
 from ..errors import ApprovalRefused, PlanDivergence, RunNotRunning
+from ..idempotency_key import with_generation
 from ..identity import ActionKey, Position, RunKey, action_key, epoch_of, step_of
 from .action_records import Action
 from .run_records import Run
@@ -65,6 +69,14 @@ class Approval:
     """When its run was forked to before the call, which it does not make any more."""
     run_over: bool = False
     """Whether its run acts no more; `ApprovalLedger.list` says so."""
+    generation: int = 1
+    """Which approval of the call it is: the next one is requested where the tool has changed since
+    the decision. A decision is about one generation."""
+
+    @property
+    def at(self) -> str:
+        """What names it within its run: its position, from the second on with its generation."""
+        return with_generation(self.position, self.generation)
 
     @property
     def state(self) -> Literal["waiting", "approved", "rejected", "expired", "withdrawn"]:
@@ -100,6 +112,8 @@ class ApprovalRequest:
     """Of the arguments as the plan had them."""
     expires_after: timedelta | None
     """None: it waits for ever."""
+    generation: int = 1
+    """Over one only where the one before was approved, and cannot be carried out any more."""
 
     @property
     def key(self) -> ActionKey:
@@ -161,7 +175,7 @@ class ApprovalLedger(LedgerCalls):
         await self._execute("reopen_run", run_key=run_key, attempt_at=attempt_at)
 
     async def get(self, key: ActionKey) -> Approval | None:
-        """Return one approval, expired if it is; safe to repeat."""
+        """Return the newest approval of a call, expired if it is; safe to repeat."""
 
         async def work(connection: Connection) -> Approval | None:
             await execute(connection, "expire_approval", key=key)
@@ -170,7 +184,7 @@ class ApprovalLedger(LedgerCalls):
         return await self._call(work)
 
     async def look(self, key: ActionKey) -> tuple[Approval | None, Action | None]:
-        """Return the approval of a call, expired if it is, and the row of the call itself.
+        """Return the newest approval of a call, expired if it is, and the row of the call itself.
 
         A call that has a row was decided about before, whatever newer code would ask today. Safe
         to repeat.
@@ -189,6 +203,7 @@ class ApprovalLedger(LedgerCalls):
         *,
         approve: bool,
         by: str,
+        generation: int = 1,
         reason: str | None = None,
         edited_args: str | None = None,
     ) -> Approval:
@@ -198,17 +213,19 @@ class ApprovalLedger(LedgerCalls):
             key: The action key of the call.
             approve: Whether it is carried out.
             by: The person; kept on the row, as `storable` has it.
+            generation: Which approval of the call the person has read.
             reason: Why, kept the same way; the model reads it where the call is rejected.
             edited_args: JSON text: other arguments than the requested ones, valid for the tool.
 
         Raises:
-            ApprovalRefused: It was decided otherwise, has expired, was never requested, or
-                its run acts no more.
+            ApprovalRefused: It was decided otherwise, has expired, was never requested, was
+                requested anew since, or its run acts no more.
             LedgerUnavailable: No answer within the deadline; decide again.
         """
         decision, by = "approved" if approve else "rejected", storable(by)
         parameters = {
             "key": key,
+            "generation": generation,
             "decision": decision,
             "by": by,
             "reason": None if reason is None else storable(reason),
@@ -223,6 +240,7 @@ class ApprovalLedger(LedgerCalls):
             found = await fetch(connection, Approval, "get_approval", key=key)
             if found is None:
                 raise ApprovalRefused(f"no approval of {key} was requested")
+            check_generation(found, generation)
             earlier = (found.decision, found.decided_by, found.edited_args)
             if earlier == (decision, by, edited_args):
                 return found
@@ -250,6 +268,21 @@ def check_same_call(found: Approval, tool: str, requested_digest: str) -> None:
             f"the approval of {found.key} was requested for {found.tool} with {found.args}; "
             f"the plan has {tool} with other arguments there"
         )
+
+
+def check_generation(newest: Approval, generation: int) -> None:
+    """Refuse a decision about another approval of the call than the newest.
+
+    Raises:
+        ApprovalRefused: It is about arguments that are not carried out, or never waited.
+    """
+    if generation < newest.generation:
+        raise ApprovalRefused(
+            f"{newest.key} was asked about again, as {newest.at}: its tool has changed, and cannot "
+            "be called with what was approved before. Look at its arguments, and decide about those"
+        )
+    if generation > newest.generation:
+        raise ApprovalRefused(f"no approval {generation} of {newest.key} was requested")
 
 
 async def _not_running(connection: Connection, request: ApprovalRequest) -> RunNotRunning:

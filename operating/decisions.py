@@ -10,7 +10,7 @@ from ..canonical import parse
 from ..client import AgentClient
 from ..errors import AnswerRefused, RunNotFound
 from ..handles.thread import RunHandle
-from ..identity import RunKey, started_workflow_of, within_run
+from ..identity import Position, RunKey, started_workflow_of, within_run
 from ..ledger import ActionLedger, Approval, Question
 from .console import age, as_json, line, state_text, text
 from .listing import Listing
@@ -106,6 +106,7 @@ def approval_data(one: Approval) -> dict[str, Any]:
         "args": parse(one.args),
         "edited_args": None if one.edited_args is None else parse(one.edited_args),
         "state": one.state,
+        "at": one.at,
     }
 
 
@@ -136,4 +137,5 @@ def question_data(one: Question) -> dict[str, Any]:
 
 def call_name(one: Approval | Question) -> str:
     """Return the name of a call as commands take it; a sub-agent's by the run above all."""
-    return f"{started_workflow_of(one.run_key)}:{within_run(one.run_key, one.position)}"
+    at = Position(one.at) if isinstance(one, Approval) else one.position
+    return f"{started_workflow_of(one.run_key)}:{within_run(one.run_key, at)}"

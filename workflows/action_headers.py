@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from temporalio import workflow
@@ -56,6 +57,8 @@ class Surroundings:
     """The header of a call that no run planned: of an undo, or of the relay."""
     tries: int | None = None
     """How often a call may fail; None is as often as the tool says."""
+    judged: str | None = None
+    """As in the header, of the one call that is made."""
     calls_tools: bool = False
     """The activities that are scheduled are tools by the run's spec, even if this worker does not
     serve them: during a deploy another one may."""
@@ -72,6 +75,16 @@ surroundings: ContextVar[Surroundings] = ContextVar(
     default=Surroundings(),  # noqa: B039 - frozen
 )
 """Set by a workflow of ours around its calls; each workflow runs in a context of its own."""
+
+
+@contextmanager
+def calling(*, judged: str | None) -> Iterator[None]:
+    """Say more in the header of the calls that are made meanwhile."""
+    token = surroundings.set(replace(surroundings.get(), judged=judged))
+    try:
+        yield
+    finally:
+        surroundings.reset(token)
 
 
 class ActionHeaders(Interceptor):
@@ -147,6 +160,7 @@ class _Outbound(WorkflowOutboundInterceptor):
             thread_version=around.thread_version,
             changes_limit=around.changes_limit,
             tries=around.tries,
+            judged=around.judged,
         )
 
     def continue_as_new(self, input: ContinueAsNewInput) -> Any:

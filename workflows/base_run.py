@@ -99,7 +99,8 @@ class BaseRun:
         said = unpack(Decide, raw)
         if said.run_key != this_run():
             raise failure(ApprovalRefused(_of_another_run(said.run_key)))
-        if self._calls is not None and said.position in self._calls.settled:
+        about = (said.position, said.generation)
+        if self._calls is not None and about in self._calls.settled:
             raise failure(ApprovalRefused(f"{said.position} waits for no decision any more"))
 
     @workflow.signal(name=WORD_GIVEN)

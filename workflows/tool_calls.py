@@ -24,12 +24,14 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import Position, action_key
     from ..ledger.action_records import Effect
     from ..shown import markdown_line
-    from .action_headers import this_run
+    from .action_headers import calling, this_run
     from .activity_calls import raise_if_cancelled, run_ledger_activity
     from .finished_call import content_share, settled_reply, state_of
     from .progress import CallProgress, Progress, summarise
     from .sub_agent import run_sub_agent
 
+_JUDGE_AGAIN: Final = 30
+"""Seconds at most before a call is judged again whose tool has changed; at first it is one."""
 _CHECK_AGAIN: Final = 3_600.0
 """Seconds after which a run that waits for a person reads the ledger once more: the update that
 brings the decision or the answer may be lost. Twice as long each time, since each look stays in
@@ -58,8 +60,9 @@ class ToolCalls:
     ) -> None:
         self.decided: set[Position] = set()
         """Calls that a person has decided about since the run read the ledger."""
-        self.settled: set[Position] = set()
-        """Calls that were approved, rejected or expired when this execution came to them."""
+        self.settled: set[tuple[Position, int]] = set()
+        """Calls that were approved, rejected or expired when this execution came to them, with the
+        generation of the approval."""
         self.answered: set[tuple[Position, int]] = set()
         """Questions of calls, by number, that a person has answered in this execution."""
         self._heartbeat_seconds = heartbeat_seconds
@@ -100,15 +103,28 @@ class ToolCalls:
     async def _approved_reply(
         self, tool: ToolSpec, at: Position, arguments: str, call: CallProgress
     ) -> Reply:
-        """Make a call, after a person has approved it if one must."""
-        if tool.gated:
+        """Make a call, after a person has approved it if one must.
+
+        The call is made with what was approved. Where a deploy has changed the tool since, so that
+        it would get other arguments, that is found out before anything is called, and whether it
+        may be called is judged anew.
+        """
+        if not tool.gated:
+            return await self._reply(tool, at, pack_text(arguments), call)
+        judged_again = 0
+        while True:
             approval = await self._wait_for_approval(tool, at, arguments, call)
             if approval.reply is not None:
                 return approval.reply
             assert approval.arguments is not None, "approved, or replied to"
-            arguments = approval.arguments
-            call.summary = summarise(tool.definition.name, tool.summary, parse(arguments))
-        return await self._reply(tool, at, pack_text(arguments), call)
+            call.summary = summarise(tool.definition.name, tool.summary, parse(approval.arguments))
+            with calling(judged=approval.judged):
+                reply = await self._reply(tool, at, pack_text(approval.arguments), call)
+            if not reply.judge_again:
+                return reply
+            # During a deploy the workers that judge and those that call may differ for a while.
+            await workflow.sleep(min(2**judged_again, _JUDGE_AGAIN))
+            judged_again += 1
 
     async def _wait_for_approval(
         self, tool: ToolSpec, at: Position, arguments: str, call: CallProgress
@@ -132,7 +148,7 @@ class ToolCalls:
             approval = unpack(ApprovalState, answer)
             if approval.wait_seconds is None:
                 call.state = "running"
-                self.settled.add(at)
+                self.settled.add((at, approval.generation))
                 return approval
             call.state = "awaiting_approval"
             self._show()

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from ...canonical import dumps
 from ...errors import DefinitionError
 from .merging_keys import validator_of
+from .ordered_sets import serializer_of
 from .state import State
 from .state_model import check_state_model
 from .tool_context import ToolContext
@@ -99,6 +100,9 @@ def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
             raise DefinitionError(f"the tool {name!r} has a secret parameter: not supported yet")
         model.__pydantic_validator__ = (
             validator_of(model.__pydantic_core_schema__) or model.__pydantic_validator__
+        )
+        model.__pydantic_serializer__ = (
+            serializer_of(model.__pydantic_core_schema__) or model.__pydantic_serializer__
         )
     except (PydanticUserError, TypeError) as err:
         raise DefinitionError(f"the tool {name!r} has a parameter without JSON: {err}") from err

@@ -1,7 +1,8 @@
 """`Tool`: a function that a model may call, its schema, and what repeating it would do.
 
 Arguments are validated against the signature, and their defaults fixed, *before* the intent is
-written. The function always gets fresh values, made from the arguments that are stored.
+written. The function always gets fresh values, made from the arguments that are stored, and to the
+letter: newer code that would make other arguments of them is not called.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
 from ...canonical import Json, digest, dumps, parse
-from ...errors import ActionError, InvalidArguments, StateUnusable
+from ...errors import ActionError, ArgumentsChanged, InvalidArguments, StateUnusable
 from ...idempotency_key import KeyTemplate
 from ...identity import ActionKey, Position, RunKey
 from ...ledger.action_records import Effect, Outcome
@@ -149,8 +150,9 @@ class Tool:
         """
         try:
             given = self.arguments.model_validate_json(dumps(requested))
-            text = dumps(given.model_dump(mode="json"))
-            survives = self.arguments.model_validate_json(text) == given
+            text = _written(given)
+            read = self.arguments.model_validate_json(text)
+            survives = read == given and digest(parse(_written(read))) == digest(parse(text))
         except ActionError:
             raise
         except Exception as err:  # a validator may raise anything
@@ -158,6 +160,25 @@ class Tool:
         if not survives:
             raise InvalidArguments(f"{self.name}: an argument does not survive being stored")
         return text
+
+    def check_stored(self, stored: str) -> BaseModel:
+        """Return stored arguments as they are read, if a call gets exactly those today.
+
+        Raises:
+            ArgumentsChanged: The tool has changed: one is missing or too many, a default would be
+                added, or a validator refuses or changes a value.
+        """
+        try:
+            read = self.arguments.model_validate_json(stored)
+            before, today = parse(stored), parse(_written(read))
+            if digest(today) == digest(before):
+                return read
+            problem = f"today it would get other values for {_differing(before, today)}"
+        except Exception as err:  # a validator may raise anything
+            problem = explain(err, whole="arguments", limit=_MAX_PROBLEM)
+        raise ArgumentsChanged(
+            f"{self.name} cannot be called with exactly the arguments that are stored: {problem}"
+        )
 
     def domain_key(self, effective: str) -> str | None:
         """Return the domain key for effective arguments, if the tool declares one."""
@@ -197,12 +218,9 @@ class Tool:
             copy: The call's copy of the state, if the tool takes the state.
 
         Raises:
-            InvalidArguments: The stored arguments no longer fit the function.
+            ArgumentsChanged: The function cannot be called with exactly those any more.
         """
-        try:
-            model = self.arguments.model_validate_json(effective)
-        except ValidationError as err:
-            raise self._invalid(err) from err
+        model = self.check_stored(effective)
         bound = {
             field.alias or name: getattr(model, name)
             for name, field in self.arguments.model_fields.items()
@@ -260,3 +278,17 @@ class Tool:
     def _invalid(self, error: Exception) -> InvalidArguments:
         text = explain(error, whole="arguments", limit=_MAX_PROBLEM)
         return InvalidArguments(f"{self.name}: {text}")
+
+
+def _written(arguments: BaseModel) -> str:
+    return dumps(arguments.model_dump(mode="json"))
+
+
+def _differing(before: dict[str, Json], today: dict[str, Json]) -> str:
+    """Name the parameters whose values differ, or that only one of the two has."""
+    names = [*before, *(name for name in today if name not in before)]
+    return ", ".join(
+        name
+        for name in names
+        if not (name in before and name in today and digest(before[name]) == digest(today[name]))
+    )

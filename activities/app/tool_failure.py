@@ -14,7 +14,14 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from ...canonical import scrub
-from ...errors import DefinitionError, NotAttempted, StillInProgress, ToolRefused, ToolTimeout
+from ...errors import (
+    ArgumentsChanged,
+    DefinitionError,
+    NotAttempted,
+    StillInProgress,
+    ToolRefused,
+    ToolTimeout,
+)
 from ...ledger.action_records import Outcome
 from ...ledger.result_codec import error_text
 from ..contract.retry_rules import ERROR_STATUSES, RETRYABLE_STATUSES, requested_delay
@@ -125,7 +132,8 @@ def classify(
         retry_on: Exceptions that it declares to be worth another try. By default connection
             errors, the clients' time-outs, our `ToolTimeout`, and 408, 409, 429, 5xx.
     """
-    if isinstance(error, (ToolRefused, *refused_on)):
+    # Stored arguments that do not fit any more are found out before the tool is called.
+    if isinstance(error, (ToolRefused, ArgumentsChanged, *refused_on)):
         return FailureKind.REFUSED
     if isinstance(error, NotAttempted):
         return FailureKind.NOT_ATTEMPTED

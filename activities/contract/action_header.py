@@ -47,6 +47,9 @@ class ActionHeader:
     """The action that this one undoes."""
     max_waits: int | None = None
     """How often the call may wait to be started; None is as often as it must."""
+    judged: str | None = None
+    """Digest of the arguments that a person approved, or that the tool's ``approval`` let pass:
+    the call is made with those, or not at all. None: nothing was judged, or the call was begun."""
     tries: int | None = None
     """How often the tool may fail it; None is as often as the tool says."""
     thread_version: int | None = None

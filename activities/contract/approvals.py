@@ -44,14 +44,22 @@ class WordGiven:
 
 @dataclass(frozen=True)
 class ApprovalState:
-    """From `CHECK_APPROVAL` to the run: whether the call may be made. Exactly one field is set."""
+    """From `CHECK_APPROVAL` to the run: whether the call may be made.
+
+    Exactly one of ``arguments``, ``reply`` and ``wait_seconds`` is set.
+    """
 
     arguments: str | None = None
     """It may be made, with these arguments (JSON text)."""
+    judged: str | None = None
+    """Digest of the arguments that were approved, or that need no approval: those are carried out,
+    or none. None where the call was begun: its row counts."""
     reply: Reply | None = None
     """It must not be made; the reply says why."""
     wait_seconds: float | None = None
     """It waits for a person's decision, for this time at most."""
+    generation: int = 0
+    """Of the approval that this is about; 0 where none was requested."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +79,5 @@ class Decide:
     as_they_are: bool = False
     """Somebody was asked whether the person may give exactly these: they are refused where the
     tool's defaults or validators would make others of them."""
+    generation: int = 1
+    """Of the approval that the decision is about. No other one is decided by it."""

@@ -44,5 +44,8 @@ class Reply:
     and the model reads what *stands*."""
     changes: dict[str, Any] | None = None
     """What it changed in the state, as `Changes.to_data` has it; None for a receipt."""
+    judge_again: bool = False
+    """Nothing was called: the tool has changed since the call's arguments were approved, or passed
+    without an approval. The run has that judged anew, and calls again."""
     question: CallQuestion | None = None
     """What the call asks a person. The call is not over: it is made again with the answer."""

@@ -183,7 +183,8 @@ class ActionAttempt:
     async def _look_up_again(
         self, call: Dispatched, failure: ToolFailure, delay: timedelta
     ) -> Ended:
-        if failure.kind is not FailureKind.OTHER and time_for(self._call, delay):
+        worth_it = failure.kind not in (FailureKind.OTHER, FailureKind.REFUSED)
+        if worth_it and time_for(self._call, delay):
             raise again(failure.type, failure.text, delay=delay)
         reason = f"asked what became of it: {failure.text}"
         return await self._claimed_row(call).park(Unknown(reason, over=False))

@@ -14,7 +14,14 @@ from typing import Any
 from temporalio import activity
 
 from ...canonical import parse
-from ...errors import ActionError, Fenced, InvalidArguments, LedgerUnavailable, StateUnusable
+from ...errors import (
+    ActionError,
+    ArgumentsChanged,
+    Fenced,
+    InvalidArguments,
+    LedgerUnavailable,
+    StateUnusable,
+)
 from ...idempotency_key import undo_key
 from ...identity import ActionKey, action_key
 from ...ledger import Action, ActionLedger, ActionRequest
@@ -52,22 +59,18 @@ class RequestReader:
             Fenced: The ledger has lost what the call is about.
         """
         header, guarded = self._call.header, self._call.guarded
-        if header.purpose in ("settle", "relay"):
-            # The row counts, whatever newer code makes of its arguments.
-            return Prepared(self._as_it_stands(await self._stored(self._key)))
         undone = None if header.undoes is None else await self._stored(header.undoes)
         undoes = None if undone is None else _undoes(undone)
-        begun = None if undone is None else await self._get(self._key)
+        if (row := await self._row_that_counts()) is not None:
+            return Prepared(self._as_it_stands(row), undoes)
         try:
-            if undone is not None:
-                # They do not travel. What the row says of an undo that was begun counts.
-                made = guarded.undo_args(undone) if begun is None else begun.args
-                args = guarded.stored_args(made)
+            if undone is not None:  # they do not travel
+                args = guarded.stored_args(guarded.undo_args(undone))
             request = guarded.request(args, header)
         except Exception as err:
             # An application's validator may raise anything, on every attempt.
             refusal = err if isinstance(err, ActionError) else _unfit(err)
-            return await self._begun_or(refusal, undoes)
+            return await self._row_or(self._changed(refusal), undoes)
         if undone is not None and request.domain_key is not None:
             # The key of *this* action's undo, and not of an earlier generation's.
             own = undo_key(request.domain_key, undone.generation)
@@ -77,7 +80,19 @@ class RequestReader:
         try:
             return Prepared(request, undoes, await self._given_state())
         except StateUnusable as err:
-            return await self._begun_or(err, undoes)
+            return await self._begun_or(err)
+
+    async def _row_that_counts(self) -> Action | None:
+        """Return the row of a call that no run planned, whatever newer code makes of it.
+
+        Only an undo may have none yet.
+        """
+        match self._call.header.purpose:
+            case "forward":
+                return None
+            case "undo":
+                return await self._get(self._key)
+        return await self._stored(self._key)
 
     async def begun_before(self) -> ActionRequest | None:
         """Return the request that stands at the position of a READ, if there is one.
@@ -89,23 +104,40 @@ class RequestReader:
     async def _begun(self) -> ActionRequest | None:
         """Return the request that stands at this position, if an earlier attempt may have sent it.
 
-        Arguments that were valid once may be refused later (a date that must lie ahead, a
-        stricter validator). What the row says counts then: "not run" would be false.
+        What the row says counts then: "not run" would be false.
         """
         found = await self._get(self._key)
         if found is None or found.only_intended:
             return None  # nothing was sent, so a refusal is true
         return self._as_it_stands(found)
 
-    async def _begun_or(
-        self, refusal: ActionError, undoes: UndoneAction | None
-    ) -> Prepared | ActionError:
+    async def _begun_or(self, refusal: ActionError) -> Prepared | ActionError:
         """Return the refusal, unless the call was begun: the ledger says so, no sign of Temporal's.
 
         It is asked only here, so a call that is accepted costs no look.
         """
         begun = await self._begun()
-        return refusal if begun is None else Prepared(begun, undoes)
+        return refusal if begun is None else Prepared(begun)
+
+    async def _row_or(
+        self, refusal: ActionError, undoes: UndoneAction | None
+    ) -> Prepared | ActionError:
+        """Return the refusal of arguments, unless the call has a row: then that one counts.
+
+        Arguments that were valid once may be refused later (a date that must lie ahead, a
+        stricter validator). A call that was begun goes on by its row. An intent is called with
+        what is stored, or ends: it would hold its business fact for nothing.
+        """
+        if self._call.guarded.state is not None:
+            return await self._begun_or(refusal)  # such an intent cannot be called without a state
+        found = await self._get(self._key)
+        return refusal if found is None else Prepared(self._as_it_stands(found), undoes)
+
+    def _changed(self, refusal: ActionError) -> ActionError:
+        """Say that it is the tool that has changed, where these arguments were judged before."""
+        if self._call.header.judged is None or isinstance(refusal, ArgumentsChanged):
+            return refusal
+        return ArgumentsChanged(refusal.message)
 
     async def _given_state(self) -> GivenState:
         """Return the state as the turn left it that requested the call: equal for every attempt.

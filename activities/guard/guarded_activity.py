@@ -23,9 +23,10 @@ from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from ...canonical import Json, digest, dumps, parse, scrub
+from ...canonical import Json, canonical, digest, dumps, parse, scrub
 from ...errors import (
     ActionError,
+    ArgumentsChanged,
     DefinitionError,
     IdempotencyKeyConflict,
     InvalidArguments,
@@ -138,8 +139,19 @@ class GuardedActivity:
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
         """See `Guarded`."""
-        payloads = [_payload(kept) for kept in parse(request_args)]
-        return activity.payload_converter().from_payloads(payloads, self._types[: len(payloads)])
+        stored = parse(request_args)
+        payloads = [_payload(kept) for kept in stored]
+        try:
+            types = self._types[: len(payloads)]
+            args = activity.payload_converter().from_payloads(payloads, types)
+            today = self._effective(args)
+        except Exception as err:  # newer types may refuse them
+            raise ArgumentsChanged(f"{self.name}: {error_text(err)[:500]}") from err
+        if _unordered(today) != _unordered(stored):
+            raise ArgumentsChanged(
+                f"{self.name} cannot be called with exactly the arguments that are stored"
+            )
+        return args
 
     def encode(self, value: Any) -> Outcome:
         """See `Guarded`."""
@@ -244,6 +256,17 @@ def _kept(payload: Payload) -> Json:
             pass  # JSON that is none in our sense, such as NaN
     named = {name: text.decode("latin-1") for name, text in sorted(metadata.items())}
     return {_PAYLOAD: {"metadata": named, "data": base64.b64encode(payload.data).decode("ascii")}}
+
+
+def _unordered(kept: Json) -> Json:
+    """Return what is kept for comparison: a converter may write a set in any order."""
+    if isinstance(kept, dict):
+        if _PAYLOAD in kept:
+            return _PAYLOAD  # not JSON: equal values may have several forms
+        return {name: _unordered(value) for name, value in kept.items()}
+    if isinstance(kept, list):
+        return sorted(map(_unordered, kept), key=canonical)
+    return kept
 
 
 def _payload(kept: Json) -> Payload:

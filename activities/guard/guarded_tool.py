@@ -13,8 +13,8 @@ from typing import Any
 from temporalio import activity
 from temporalio.common import RawValue
 
-from ...canonical import dumps, parse
-from ...errors import ActionError, DefinitionError, IdempotencyKeyConflict
+from ...canonical import digest, dumps, parse
+from ...errors import ActionError, ArgumentsChanged, DefinitionError, IdempotencyKeyConflict
 from ...ledger import Action, ActionRequest, Outcome, Question
 from ..app.state_copy import GivenState, StateCopy, current_state
 from ..app.tool import Tool
@@ -66,6 +66,10 @@ class GuardedTool:
         """See `Guarded`."""
         tool = self._tool
         effective = tool.effective(parse(raw_text(args[0])))
+        if header.judged is not None and digest(parse(effective)) != header.judged:
+            raise ArgumentsChanged(
+                f"{tool.name} would be called with other arguments than were approved"
+            )
         forward = header.purpose != "undo"
         compensator = None if tool.compensate is None else tool.compensate.name
         return ActionRequest(

@@ -102,7 +102,12 @@ class Guarded(Protocol):
         ...
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
-        """Return the activity's arguments, made from the stored text."""
+        """Return the activity's arguments, made from the stored text, and to the letter.
+
+        Raises:
+            ArgumentsChanged: It cannot be called with exactly those any more. A tool says so
+                itself, where its function is called or looks up.
+        """
         ...
 
     def encode(self, value: Any) -> Outcome:

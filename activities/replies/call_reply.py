@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ...canonical import dumps, parse
-from ...errors import ActionError, IdempotencyKeyConflict, NodeTimeout
+from ...errors import ActionError, ArgumentsChanged, IdempotencyKeyConflict, NodeTimeout
 from ...ledger.action_records import Action, Outcome
 from ...ledger.question_rules import Question
 from ..contract.deadlines import wait_seconds
@@ -153,7 +153,8 @@ def refused(error: ActionError | IdempotencyKeyConflict, *, key: str | None = No
     if isinstance(error, IdempotencyKeyConflict):
         content["error"]["existing_action"] = error.existing
         content["error"]["existing_action_stands"] = True
-    return Reply("error", content, key, effect_possible=False)
+    judge_again = isinstance(error, ArgumentsChanged)
+    return Reply("error", content, key, effect_possible=False, judge_again=judge_again)
 
 
 def not_run(kind: str, message: str) -> Reply:

@@ -16,6 +16,7 @@ import threading
 from contextlib import suppress
 from typing import Any, Final
 
+from ...errors import ArgumentsChanged
 from ...ledger.action_records import Outcome
 from ...ledger.result_codec import error_text
 from ..app.tool_failure import FailureKind, ToolFailure
@@ -60,6 +61,8 @@ def _ended(call: IsolatedCall) -> Outcome | ToolFailure:
         tool = call.find_tool()
         copy = tool.copy_of(call.given_state)
         bound = tool.bind(call.args, call.tool_context, copy)
+    except ArgumentsChanged as err:  # nothing was called, and another try would not be either
+        return tool.failure(err)
     except Exception as err:  # nothing was called
         return ToolFailure(FailureKind.NOT_ATTEMPTED, type(err).__name__, error_text(err))
     try:

@@ -17,9 +17,9 @@ from temporalio import activity
 from temporalio.common import RawValue
 
 from ...canonical import digest, parse, scrub
-from ...errors import ActionError, InvalidArguments, UnrepresentableValue
+from ...errors import ActionError, ArgumentsChanged, InvalidArguments, UnrepresentableValue
 from ...identity import RunKey, action_key
-from ...ledger import Approval, ApprovalLedger, ApprovalRequest
+from ...ledger import Action, Approval, ApprovalLedger, ApprovalRequest
 from ...ledger.approvals import check_same_call
 from ...logs import Log
 from ..app.app import App
@@ -55,17 +55,27 @@ class ApprovalActivities:
         Safe to repeat: the first request stands, and so does the decision. A call that was begun
         without an approval, by older code or an earlier execution, goes on to its row: "not
         executed" would be false, whatever newer code requires and a person says.
+
+        What was approved is carried out to the letter. Where the tool cannot be called with that
+        any more, a person is asked again: the next generation of the approval.
         """
         request = unpack(CheckApproval, raw)
         await self._reopen(request.run_key)
         found, row = await self._approvals.look(action_key(request.run_key, request.position))
         if found is not None:
             check_same_call(found, request.tool, request.requested_digest)
-            if found.state == "approved":
-                return pack(_state_of(found))
-        if row is not None and not row.only_intended:
-            return pack(ApprovalState(arguments=request.arguments))
-        return pack(await self._new_state(request) if found is None else _state_of(found))
+        if row is not None and (not row.only_intended or (found and found.state == "approved")):
+            generation = 0 if found is None else found.generation
+            return pack(ApprovalState(arguments=_begun_with(row, request), generation=generation))
+        if found is None:
+            return pack(await self._new_state(request))
+        if found.state == "approved":
+            tool = served_tool(self._app, found.tool)
+            try:
+                tool.check_stored(found.approved_args)
+            except ArgumentsChanged as changed:
+                return pack(await self._ask_again(tool, request, found, changed))
+        return pack(_state_of(found))
 
     @activity.defn(name=DECIDE)
     async def decide(self, raw: RawValue) -> RawValue:
@@ -76,12 +86,13 @@ class ApprovalActivities:
         edited = None
         if said.arguments is not None and said.approve:
             found = await self._approvals.get(key)
-            if found is not None:
+            if found is not None and found.generation == said.generation:
                 edited = _edited(served_tool(self._app, found.tool), said.arguments)
                 if said.as_they_are:
                     _check_as_they_are(found, said.arguments, edited)
         decided = await self._approvals.decide(
             key,
+            generation=said.generation,
             approve=said.approve,
             by=said.by,
             reason=said.reason or None,
@@ -103,7 +114,28 @@ class ApprovalActivities:
         except ActionError as err:
             return ApprovalState(reply=call_reply.refused(err))
         if not await _needs_approval(tool, effective):
-            return ApprovalState(arguments=request.arguments)
+            judged = digest(parse(effective))
+            return ApprovalState(arguments=request.arguments, judged=judged)
+        return await self._request(tool, request, effective)
+
+    async def _ask_again(
+        self, tool: Tool, request: CheckApproval, found: Approval, changed: ArgumentsChanged
+    ) -> ApprovalState:
+        """Ask about what the tool makes today of the arguments, as a person may have edited them.
+
+        Always, also where its predicate would let these pass: a person has judged other ones.
+        """
+        try:
+            effective = _effective(tool, found.edited_args or request.arguments)
+        except ActionError as err:
+            text = f"not executed: {changed.message}; nor with those of the request: {err.message}"
+            return ApprovalState(reply=call_reply.not_run(ArgumentsChanged.__name__, text))
+        log.info("approval.changed", action_key=found.key, tool=tool.name, reason=changed.message)
+        return await self._request(tool, request, effective, generation=found.generation + 1)
+
+    async def _request(
+        self, tool: Tool, request: CheckApproval, effective: str, *, generation: int = 1
+    ) -> ApprovalState:
         approval = await self._approvals.request(
             ApprovalRequest(
                 request.run_key,
@@ -113,16 +145,27 @@ class ApprovalActivities:
                 effective,
                 request.requested_digest,
                 tool.approval_expires,
+                generation,
             ),
             attempt_at=activity.info().started_time,
         )
         log.info(
             "approval.requested",
             action_key=approval.key,
+            generation=approval.generation,
             tool=tool.name,
             expires=approval.expires_at,
         )
         return _state_of(approval)
+
+
+def _begun_with(row: Action, request: CheckApproval) -> str:
+    """Return the arguments with which a call was scheduled that has a row.
+
+    Those that were approved are stored as they were scheduled; else it was the plan's.
+    """
+    approved = digest([parse(row.args)]) == row.requested_digest
+    return row.args if approved else request.arguments
 
 
 def _edited(tool: Tool, arguments: str) -> str:
@@ -172,13 +215,17 @@ async def _needs_approval(tool: Tool, effective: str) -> bool:
 def _state_of(found: Approval) -> ApprovalState:
     match found.state:
         case "approved":
-            return ApprovalState(arguments=found.approved_args)
+            args = found.approved_args
+            judged = digest(parse(args))
+            return ApprovalState(arguments=args, judged=judged, generation=found.generation)
         case "rejected":
             why = f": {scrub(found.reason, limit=1_000)}" if found.reason else ""
             text = f"not executed: rejected by {found.decided_by}{why}"
-            return ApprovalState(reply=call_reply.not_run("Rejected", text))
+            reply = call_reply.not_run("Rejected", text)
+            return ApprovalState(reply=reply, generation=found.generation)
         case "expired":
             text = f"not executed: nobody approved it until {found.expires_at}"
-            return ApprovalState(reply=call_reply.not_run("ApprovalExpired", text))
+            reply = call_reply.not_run("ApprovalExpired", text)
+            return ApprovalState(reply=reply, generation=found.generation)
     left = None if found.expires_at is None else (found.expires_at - found.now).total_seconds()
-    return ApprovalState(wait_seconds=wait_seconds(left))
+    return ApprovalState(wait_seconds=wait_seconds(left), generation=found.generation)

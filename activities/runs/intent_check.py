@@ -99,6 +99,7 @@ def _check_call(made: Tool, found: Action) -> None:
     Raises:
         IntentRefused: The tool's calls may not be intended, or not so.
         InvalidArguments: They do not fit the tool.
+        ArgumentsChanged: They do, and the tool would be called with other ones.
         CommitlineError: As the tool's key has it.
     """
     check_tool(made)
@@ -106,6 +107,7 @@ def _check_call(made: Tool, found: Action) -> None:
         raise InvalidArguments(f"{made.name}: over {MAX_ARGUMENTS} characters of arguments")
     try:
         made.effective(parse(found.args))
+        made.check_stored(found.args)
         named, same = made.domain_key(found.args), made.sameness(found.args)
     except CommitlineError:
         raise

@@ -61,8 +61,8 @@ class UndoSteps:
                 return UndoStep(found.key, name, problem=scrub(problem, limit=300))
         else:
             arguments, requested = begun.args, begun.requested_digest
-        # Of an undo that may have been sent, the row's arguments count, not what newer code checks.
-        if (begun is None or begun.dispatched_at is None) and (problem := _unfit(made, arguments)):
+        # An undo that has a row is called with its arguments, or ends: then there may be another.
+        if begun is None and (problem := _unfit(made, arguments)):
             return UndoStep(found.key, name, problem=problem)
         limits = step_limits(made)
         header = replace(

@@ -9,30 +9,32 @@ with run as (
        for share
 )
 insert into agent_approvals (
-    key, run_key, position, thread_id, tool, args, requested_digest, expires_at)
-select %(key)s, run.run_key, %(position)s, %(thread_id)s, %(tool)s, %(args)s::json,
+    key, generation, run_key, position, thread_id, tool, args, requested_digest, expires_at)
+select %(key)s, %(generation)s, run.run_key, %(position)s, %(thread_id)s, %(tool)s, %(args)s::json,
        %(requested_digest)s, clock_timestamp() + %(expires_after)s::interval
   from run
-on conflict (key) do nothing;
+on conflict (key, generation) do nothing;
 
--- get_approval: one approval; `now` is the database's clock, by which it expires. Whether its run
--- acts is seen when it is decided: the next execution may open that again.
+-- get_approval: the newest approval of a call; `now` is the database's clock, by which it expires.
+-- Whether its run acts is seen when it is decided: the next execution may open that again.
 select a.*, r.workflow_id, false as run_over, clock_timestamp() as now
   from agent_approvals a join agent_runs r using (run_key)
- where a.key = %(key)s;
+ where a.key = %(key)s
+ order by a.generation desc
+ limit 1;
 
 -- decide: the one decision, while it may still be made and the run may still act on it.
 with run as (
     select r.run_key, r.workflow_id from agent_runs r join agent_approvals a using (run_key)
-     where a.key = %(key)s and r.state = 'running'
+     where a.key = %(key)s and a.generation = %(generation)s and r.state = 'running'
        for share of r
 )
 update agent_approvals
    set decision = %(decision)s, decided_by = %(by)s, decided_at = clock_timestamp(),
        reason = %(reason)s, edited_args = %(edited_args)s::json
   from run
- where key = %(key)s and decision is null and withdrawn_at is null
-   and (expires_at is null or expires_at > clock_timestamp())
+ where key = %(key)s and generation = %(generation)s and decision is null
+   and withdrawn_at is null and (expires_at is null or expires_at > clock_timestamp())
 returning agent_approvals.*, run.workflow_id, false as run_over, clock_timestamp() as now;
 
 -- expire_approval: no person decided in time.

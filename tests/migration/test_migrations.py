@@ -98,6 +98,7 @@ CONSTRAINTS = {
         "agent_approvals_decision_is_known",
         "agent_approvals_decision_is_signed",
         "agent_approvals_edits_are_approved",
+        "agent_approvals_generation_counts_from_one",
         "agent_approvals_pkey",
         "agent_approvals_run_exists",
     ],

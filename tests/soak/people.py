@@ -50,7 +50,7 @@ class People:
         try:
             async with asyncio.timeout(_DECIDE_SECONDS):
                 run = self._client.run(asked.workflow_id)
-                await run.decide(asked.position, approve=approve, by=BY, reason="as it says")
+                await run.decide(asked, approve=approve, by=BY, reason="as it says")
                 self.counts["approved" if approve else "rejected"] += 1
         except (CommitlineError, RPCError, TimeoutError):
             self.counts["decided too late"] += 1  # or the answer was lost

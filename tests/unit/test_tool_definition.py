@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -11,12 +12,17 @@ from itertools import count
 from typing import Annotated, Any
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from commitline import Agent, App, Effect, ScriptedModel, State, Tool, ToolContext, tool
 from commitline.activities.contract.deadlines import RunLimits
-from commitline.canonical import parse
-from commitline.errors import DefinitionError, InvalidArguments, InvalidIdempotencyKey
+from commitline.canonical import dumps, parse
+from commitline.errors import (
+    ArgumentsChanged,
+    DefinitionError,
+    InvalidArguments,
+    InvalidIdempotencyKey,
+)
 from commitline.identity import ActionKey, Position, RunKey
 
 CONTEXT = ToolContext("key", ActionKey("r/1:0.0"), RunKey("r/1"), Position("0.0"), "t", False)
@@ -272,6 +278,73 @@ def test_arguments_are_bound_anew_each_time() -> None:
     clear.bind(effective, CONTEXT)["items"].clear()
 
     assert clear.bind(effective, CONTEXT) == {"items": ["a"]}
+
+
+class Address(BaseModel):
+    city: str
+    country: str = "DE"
+
+
+def newer_ship(
+    to: Address,
+    tags: frozenset[str],
+    express: bool = False,
+    weight: Annotated[int, AfterValidator(lambda grams: grams // 10 * 10)] = 10,
+) -> None:
+    """Ship."""
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        ({"express": True}, None),
+        ({"tags": ["b", "a"]}, "for tags"),
+        ({"express": ...}, "today it would get other values for express"),
+        ({"to": {"city": "Bonn"}}, "for to"),
+        ({"to": {"city": "Bonn", "country": "DE", "zip": "1"}}, "for to"),
+        ({"weight": 15}, "for weight"),
+        ({"tags": ...}, "tags: Field required"),
+        ({"note": "x"}, "note: Extra inputs are not permitted"),
+    ],
+    ids=[
+        "exactly these",
+        "no set in its one order",
+        "a new default",
+        "a new default within",
+        "less within",
+        "a value that a validator changes",
+        "a new parameter",
+        "a parameter that is gone",
+    ],
+)
+def test_stored_arguments_are_bound_to_the_letter_or_not_at_all(
+    stored: dict[str, Any], why: str | None
+) -> None:
+    ship = tool(effect=Effect.READ)(newer_ship)
+    fits = {"to": {"city": "Bonn", "country": "DE"}, "tags": ["a", "b"], "express": False}
+    given = {**fits, "weight": 10, **stored}
+    text = dumps({name: value for name, value in given.items() if value is not ...})
+
+    if why is None:
+        assert ship.bind(text, CONTEXT)["tags"] == {"a", "b"}
+        return
+    with pytest.raises(ArgumentsChanged, match=why) as refused:
+        ship.bind(text, CONTEXT)
+
+    assert "Bonn" not in refused.value.message, "it is logged and shown: names, no values"
+
+
+def test_equal_sets_are_stored_as_the_same_text() -> None:
+    @tool(effect=Effect.READ)
+    async def mark(tags: set[str], nested: dict[str, frozenset[frozenset[int]]]) -> None: ...
+
+    nested = {"a": [[3, 1, 2], [0]]}
+    written = mark.effective({"tags": [*"qwertyuiopasdfghjklzxcvbnm"], "nested": nested})
+
+    assert json.loads(written) == {
+        "tags": sorted("qwertyuiopasdfghjklzxcvbnm"),
+        "nested": {"a": [[0], [1, 2, 3]]},
+    }
 
 
 @pytest.mark.parametrize(

@@ -420,6 +420,9 @@ create index agent_values_by_thread on agent_values (thread_id);
 create table agent_approvals (
     -- The action key of the call. Its row in agent_actions is written when it is carried out.
     key               text        not null,
+    -- Counts the approvals of the call: where the tool has changed since one was given, so that
+    -- what was approved cannot be carried out to the letter, the next one is requested.
+    generation        integer     not null default 1,
     run_key           text        not null,
     position          text        not null,
     thread_id         text        not null,
@@ -441,7 +444,9 @@ create table agent_approvals (
     -- When its run was forked to before the call, which it does not make any more.
     withdrawn_at      timestamptz,
 
-    constraint agent_approvals_pkey primary key (key),
+    -- Bug prevented: a decision that counts for arguments which the person has not read.
+    constraint agent_approvals_pkey primary key (key, generation),
+    constraint agent_approvals_generation_counts_from_one check (generation >= 1),
     -- Bug prevented: a decision that goes to no workflow.
     constraint agent_approvals_run_exists
         foreign key (run_key) references agent_runs (run_key),

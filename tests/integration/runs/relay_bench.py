@@ -84,9 +84,10 @@ async def intend(
     *,
     effect: Effect = Effect.IDEMPOTENT,
     sent: bool = False,
+    run: RunKey | None = None,
 ) -> ActionKey:
     """Write what the relay is to send; ``sent``: a settling has, and was lost."""
-    run = RunKey(f"outbox/{uuid.uuid4()}")
+    run = run or RunKey(f"outbox/{uuid.uuid4()}")
     await ledger.runs.open(
         run_key=run, workflow_id="", agent="", input_digest="", attempt_at=LONG_AGO
     )
