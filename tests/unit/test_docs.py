@@ -292,6 +292,8 @@ def test_operating_lists_every_setting_with_its_default() -> None:
 
 
 def _shown(default: object) -> str:
+    if default is None:
+        return "none"
     return f"{default:g}" if isinstance(default, float) else str(default) or "none"
 
 
