@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import ClassVar, Final, TypeVar
 
@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 _STATEMENT_SECONDS: Final = 20.0
 _MOST_ATTEMPTS: Final = 40
+_MOMENT: Final = 0.005
 _NEVER: Final = (LedgerUnavailable, PlanDivergence, StatementRefused, Unstorable)
 """What no actor gives a reason for. A deadlock is the first of them: no server resolves it here."""
 
@@ -62,19 +63,28 @@ class Actor(ABC):
         self.faults = faults
         self.chance = Random(f"{scene.seed}:{name}")
 
-    pause_seconds: ClassVar[float] = 0.01
-    """Between two things that it does, at most."""
+    every: ClassVar[int] = 0
+    """How many ledger calls all of them make, on average, between two things that it does. Not
+    seconds: a busy machine would see another mixture."""
 
     async def live(self) -> None:
         """Act, one thing after the other, until everybody stops."""
         while not self.scene.over:
-            await asyncio.sleep(self.chance.random() * self.pause_seconds)
+            await self.rest()
             try:
                 await self.act()
             except CommitlineError as err:
                 self.refused(err)
             except (Again, Cancelled, Died, NoEnd):
                 pass
+
+    async def rest(self) -> None:
+        """Wait while the others go on."""
+        until = self.scene.trace.calls + self.chance.random() * 2 * self.every
+        await asyncio.sleep(_MOMENT)
+        # No event: it would wake seven sleepers with every call.
+        while self.scene.trace.calls < until and not self.scene.over:  # noqa: ASYNC110
+            await asyncio.sleep(_MOMENT)
 
     @abstractmethod
     async def act(self) -> None:
@@ -98,9 +108,20 @@ class Actor(ABC):
     # --- calls --------------------------------------------------------------------------------
 
     async def carry_out(
-        self, request: ActionRequest, *, run: AgentRun | None = None, most: int = _MOST_ATTEMPTS
+        self,
+        request: ActionRequest,
+        *,
+        run: AgentRun | None = None,
+        most: int = _MOST_ATTEMPTS,
+        before: Callable[[], None] = lambda: None,
     ) -> Claim | Outcome | None:
         """Make attempts at a call until one of them is told how it ended, as Temporal does.
+
+        Args:
+            request: The call.
+            run: The run whose workflow makes it.
+            most: How many attempts.
+            before: Called before each: it raises where the workflow is gone.
 
         Raises:
             NoEnd: After so many attempts.
@@ -108,6 +129,7 @@ class Actor(ABC):
             CommitlineError: The ledger refuses it.
         """
         for number in range(most):
+            before()
             attempt = AttemptAtCall(
                 self.name,
                 self.scene,

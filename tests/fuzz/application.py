@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 
 import psycopg
@@ -28,7 +27,7 @@ class Application(Actor):
     Its connection is its own, and is cut as any other.
     """
 
-    pause_seconds = 0.1
+    every = 25
 
     async def act(self) -> None:
         """Play some transactions over one connection."""
@@ -43,7 +42,7 @@ class Application(Actor):
             options="-c deadlock_timeout=200ms",
         ) as connection:
             while not self.scene.over and self.chance.random() < 0.9:
-                await asyncio.sleep(self.chance.random() * self.pause_seconds)
+                await self.rest()
                 await connection.set_isolation_level(self.chance.choice(_LEVELS))
                 await self._transact(connection)
 

@@ -14,7 +14,7 @@ LOOKED = Outcome.ok('"ada looked"')
 class Person(Actor):
     """Asks the provider what became of an action, and settles it; or has it tried again."""
 
-    pause_seconds = 0.1
+    every = 40
 
     async def act(self) -> None:
         """Take one of those that are left to a person."""
@@ -39,7 +39,7 @@ class Person(Actor):
 class Operator(Actor):
     """Does to runs what the commands of an operator do."""
 
-    pause_seconds = 0.3
+    every = 120
 
     async def act(self) -> None:
         """Do one thing to a run."""

@@ -20,7 +20,7 @@ _GIVEN_UP_AFTER = 4
 class Relay(Actor):
     """One of the relays."""
 
-    pause_seconds = 0.05
+    every = 15
 
     @property
     def _most(self) -> int:

@@ -6,8 +6,10 @@ A run ends well, fails and is undone, is stopped, or loses its workflow in the m
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from commitline.errors import CommitlineError, IdempotencyKeyConflict
+from commitline.identity import Position
 from commitline.ledger import NewMessage, Turn
 from commitline.tests.fuzz.actor import Actor, NoEnd
 from commitline.tests.fuzz.attempt import Cancelled
@@ -33,6 +35,8 @@ class Worker(Actor):
         if run.under_way:
             waiting.append(run)  # the execution before has not noticed yet that it is over
             return
+        if run.gone_at is not None:
+            return  # terminated before it began
         run.under_way = True
         try:
             await self._execute(run, run.execution)
@@ -78,7 +82,12 @@ class Worker(Actor):
             self._check_alive(run, execution)
             calls = run.turns[turn]
             await self._commit(run, turn)
-            made = [self._call(run, turn, at, one) for at, one in enumerate(calls)]
+            made = [
+                self._call(
+                    run, run.position(turn, at), one, lambda: self._check_going(run, execution)
+                )
+                for at, one in enumerate(calls)
+            ]
             done = await asyncio.gather(*made, return_exceptions=True)
             for error in done:
                 if isinstance(error, BaseException):
@@ -92,10 +101,14 @@ class Worker(Actor):
     def _check_alive(self, run: AgentRun, execution: int) -> None:
         if self.chance.random() < _LOST * bool(self.faults.death):
             raise NoEnd
-        if run.execution != execution or run.gone_at is not None or self.scene.over:
-            raise _Gone
+        self._check_going(run, execution)
         if run.cancelled:
             raise Cancelled
+
+    def _check_going(self, run: AgentRun, execution: int) -> None:
+        """Nothing of an execution that is over is started any more."""
+        if run.execution != execution or run.gone_at is not None or self.scene.over:
+            raise _Gone
 
     async def _open(self, run: AgentRun) -> None:
         at = self.scene.engine.now()
@@ -140,12 +153,12 @@ class Worker(Actor):
         if talk is not None and talk.writer is run:
             talk.left = (run.key, positions)
 
-    async def _call(self, run: AgentRun, turn: int, at: int, planned: PlannedCall) -> None:
-        request = request_of(
-            planned.tool, run.key, run.position(turn, at), planned.args, thread=run.thread
-        )
+    async def _call(
+        self, run: AgentRun, at: Position, planned: PlannedCall, before: Callable[[], None]
+    ) -> None:
+        request = request_of(planned.tool, run.key, at, planned.args, thread=run.thread)
         try:
-            said = await self.carry_out(request, run=run)
+            said = await self.carry_out(request, run=run, before=before)
         except IdempotencyKeyConflict as err:
             self.tell_conflict(request, err)
             return

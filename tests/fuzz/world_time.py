@@ -32,7 +32,7 @@ select pid from pg_stat_activity
 class Clock(Actor):
     """Lets the time of attempts pass: first they send nothing more, then their leases are over."""
 
-    pause_seconds = 0.2
+    every = 50
 
     async def act(self) -> None:
         """Let the time of all attempts for one order pass."""
@@ -64,7 +64,7 @@ class Clock(Actor):
 class Cutter(Actor):
     """Ends sessions of Postgres, also in the middle of a transaction."""
 
-    pause_seconds = 1.0
+    every = 250
 
     async def act(self) -> None:
         """End one session."""
