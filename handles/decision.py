@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
@@ -35,7 +35,7 @@ from ..workflows.base_run import ANSWERED, DECISION, WORD_GIVEN
 from .connection import Connection
 from .intervention import about_call
 from .run_workflow import RunWorkflow, state_of
-from .temporal_failure import LEFT_UNANSWERED, ended_badly, refused
+from .temporal_failure import LEFT_UNANSWERED, ended_badly, raise_if_cancelled, refused
 
 MAX_ANSWER: Final = 256 * 1024
 """Characters of an answer, as JSON; it travels through Temporal."""
@@ -224,6 +224,9 @@ async def _update(workflow: RunWorkflow, update: str, word: Decide | Answer, id:
             if isinstance(err.cause, ApplicationError) and err.cause.type != LEFT_UNANSWERED:
                 raise
             raised: Exception = err
+        except WorkflowUpdateRPCTimeoutOrCancelledError as err:
+            raise_if_cancelled(err)
+            continue  # the same update, by its id
         except RPCError as err:
             if err.status not in _MAY_HAVE_ENDED + _MAY_BE_FULL:
                 raise refused(workflow.id, err) from err

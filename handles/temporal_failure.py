@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.exceptions import TimeoutError as TimedOutError
 from temporalio.service import RPCError, RPCStatusCode
@@ -25,6 +27,16 @@ def refused(id: str, error: RPCError) -> CommitlineError:
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
         return RunFailed(f"Temporal refused the run {id!r}: {text}")
     return ConfigurationError(f"Temporal did not answer for the run {id!r}: {text}")
+
+
+def raise_if_cancelled(error: WorkflowUpdateRPCTimeoutOrCancelledError) -> None:
+    """Raise the caller's cancellation, where that ended the call; else the server did not answer.
+
+    The SDK makes one error of both, which `asyncio.timeout` does not take for its own.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError from error
 
 
 def ended_badly(id: str, cause: BaseException) -> CommitlineError:

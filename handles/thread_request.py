@@ -40,7 +40,7 @@ from ..workflows.run_input import RunInput, SendRequest
 from .connection import Connection
 from .run_workflow import RunWorkflow
 from .start import start_options
-from .temporal_failure import LEFT_UNANSWERED, ended_badly, refused
+from .temporal_failure import LEFT_UNANSWERED, ended_badly, raise_if_cancelled, refused
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a request. What is larger belongs elsewhere, and its name into the request."""
@@ -148,9 +148,7 @@ class ThreadRequests:
                 f"the run of the thread {self._thread_id!r} ended before it answered"
             ) from err
         except WorkflowUpdateRPCTimeoutOrCancelledError as err:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise asyncio.CancelledError from err  # the SDK makes one error of both
+            raise_if_cancelled(err)
         except RPCError as err:
             await _retrieve_error_of(start)
             if err.status not in _SEND_AGAIN or "namespace" in err.message.lower():

@@ -24,6 +24,7 @@ from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.encoding import pack
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
+from commitline.client import AgentClient
 from commitline.devstack import temporal_server
 from commitline.devstack.ports import PortBook
 from commitline.errors import AnswerRefused, ApprovalRefused, InvalidArguments
@@ -277,3 +278,20 @@ async def test_the_calls_of_an_ended_run_do_not_wait(bench: Bench) -> None:
     assert left.state == "withdrawn"
     assert "withdrawn" in shown.stdout
     assert "waiting" not in shown.stdout
+
+
+async def test_who_gives_up_deciding_is_let_go_and_may_decide_again(bench: Bench) -> None:
+    PAID.clear()
+    async with bench.serving(pays(), cached=0) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+
+    async with AgentClient(bench.temporal, bench.settings) as client:  # no worker is there
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await client.run(run.id).decide("0.0", approve=True, by="ada")
+    async with bench.serving(pays()) as client:
+        await client.run(run.id).decide("0.0", approve=True, by="ada")
+        await client.run(run.id).result()
+
+    assert PAID == [100]
