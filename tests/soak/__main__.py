@@ -21,6 +21,9 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -28,11 +31,15 @@ from rich.console import Console
 from commitline.errors import CommitlineError
 from commitline.process import leave
 from commitline.tests.soak.report import report
+from commitline.tests.soak.result import CannotLook, Result
 from commitline.tests.soak.stage import SHORTEST_SECONDS, run_soak
 
 
 def main() -> int:
-    """Play a soak and print what came of it; 1 if anything is not as promised."""
+    """Play a soak and print what came of it.
+
+    Returns 0 if all is as promised, 1 if not, 2 if the soak could not look.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m commitline.tests.soak", description="Run agents while everything fails."
     )
@@ -47,21 +54,48 @@ def main() -> int:
     progress = Console(stderr=True, highlight=False)
     out = progress if given.json else Console(highlight=False)
     out.print(f"seed {seed}")
-    try:
-        result = run_soak(
-            seconds=given.seconds, seed=seed, progress=progress.print, keep_logs=given.keep_logs
+    played = conclude(
+        partial(
+            run_soak,
+            seconds=given.seconds,
+            seed=seed,
+            progress=progress.print,
+            keep_logs=given.keep_logs,
         )
-        out.print(report(result), soft_wrap=True)
+    )
+    if played.why:
+        progress.print(played.why, style="red")
+    if played.result is not None:
+        out.print(report(played.result), soft_wrap=True)
         if given.json:
-            print(json.dumps(result.as_json()))
-        status = 1 if result.violations else 0
-    except KeyboardInterrupt:
-        status = 130
-    except CommitlineError as err:
-        progress.print(str(err), style="red")
-        status = 2
+            print(json.dumps(played.result.as_json()))
     out.print(f"seed {seed}")
-    return status
+    return played.status
+
+
+@dataclass(frozen=True)
+class Played:
+    """How a soak ended."""
+
+    status: int
+    """0: all is as promised. 1: something is not. 2: it could not look. 130: it was interrupted."""
+    result: Result | None
+    """What it counted, if it got so far."""
+    why: str = ""
+    """Why there is no verdict."""
+
+
+def conclude(play: Callable[[], Result]) -> Played:
+    """Play a soak to its verdict."""
+    try:
+        result = play()
+    except KeyboardInterrupt:
+        return Played(130, None)
+    except CannotLook as err:
+        return Played(2, err.result, f"There is no verdict: {err}. What was counted until then:")
+    except CommitlineError as err:
+        return Played(2, None, str(err))
+    return Played(1 if result.violations else 0, result)
 
 
 if __name__ == "__main__":

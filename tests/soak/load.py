@@ -13,7 +13,7 @@ from temporalio.service import RPCError
 
 from commitline.activities.contract.conversation import RunResult
 from commitline.client import AgentClient
-from commitline.errors import CommitlineError, LedgerUnavailable, RunFailed
+from commitline.errors import CommitlineError, LedgerUnavailable, NodeTimeout, RunFailed
 from commitline.handles.any_run import AnyRun
 from commitline.handles.plan import PlanHandle
 from commitline.handles.thread import RunHandle
@@ -186,7 +186,7 @@ class Load:
                     agent=AGENT,
                     request_id=str(number),
                 )
-            except (RunFailed, LedgerUnavailable) as err:
+            except (RunFailed, NodeTimeout, LedgerUnavailable) as err:
                 self.talks[f"answers lost: {type(err).__name__}"] += 1
                 await asyncio.sleep(_SEND_AGAIN_SECONDS)
 

@@ -13,12 +13,13 @@ from typing import Final
 
 import psycopg
 
-from commitline.errors import IdempotencyKeyConflict
+from commitline.errors import IdempotencyKeyConflict, IntentRefused
 from commitline.identity import ActionKey
 from commitline.ledger import intend
 from commitline.tests.soak.app import TOOLS
 from commitline.tests.soak.promises import Intent
 from commitline.tests.soak.script import FIRST_INTENT, IntentScript, intent_script_of
+from commitline.tests.soak.unforeseen import Unforeseen
 
 _CONNECT_SECONDS: Final = 5
 _CREATE: Final = """
@@ -43,14 +44,16 @@ class Outbox:
         seed: The soak's.
         url: The database, as the application reaches it.
         direct_url: The database, past whatever goes wrong.
+        unforeseen: Where it notes what is no answer of the outbox.
     """
 
-    def __init__(self, seed: int, *, url: str, direct_url: str) -> None:
+    def __init__(self, seed: int, *, url: str, direct_url: str, unforeseen: Unforeseen) -> None:
         self.counts: Counter[str] = Counter()
         """What became of the transactions."""
         self._seed = seed
         self._url = url
         self._direct_url = direct_url
+        self._unforeseen = unforeseen
         self._begun = 0
         self._stopped = False
 
@@ -68,19 +71,26 @@ class Outbox:
             number, self._begun = FIRST_INTENT + self._begun, self._begun + 1
             script = intent_script_of(self._seed, number)
             await asyncio.sleep(script.pause)
-            try:
-                await self._transact(number, script)
-                self.counts["committed"] += 1
-            except _RolledBack:
-                self.counts["rolled back"] += 1
-            except IdempotencyKeyConflict:
-                self.counts["in conflict"] += 1
-            except (psycopg.Error, OSError):
-                self.counts["lost on the way"] += 1
+            with self._unforeseen.noted("outbox"):
+                self.counts[await self._end_of(number, script)] += 1
 
     def stop(self) -> None:
         """Begin no transaction any more."""
         self._stopped = True
+
+    async def _end_of(self, number: int, script: IntentScript) -> str:
+        """Play a transaction; return how it ended."""
+        try:
+            await self._transact(number, script)
+        except _RolledBack:
+            return "rolled back"
+        except IdempotencyKeyConflict:
+            return "in conflict"
+        except IntentRefused:
+            return "refused"  # what it wants is being undone, or perhaps was: its own answer
+        except (psycopg.OperationalError, psycopg.InterfaceError, OSError):
+            return "lost on the way"
+        return "committed"
 
     async def _transact(self, number: int, script: IntentScript) -> None:
         connection = await psycopg.AsyncConnection.connect(

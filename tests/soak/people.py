@@ -13,9 +13,10 @@ from temporalio.service import RPCError
 
 from commitline.canonical import dumps
 from commitline.client import AgentClient
-from commitline.errors import CommitlineError
+from commitline.errors import CommitlineError, LedgerUnavailable, SettlementRefused
 from commitline.ledger import Action, ActionLedger, Approval, Outcome, QueuedAction
 from commitline.tests.soak.counted import Counted
+from commitline.tests.soak.unforeseen import Unforeseen
 
 BY: Final = "soak"
 _LOOK_SECONDS: Final = 0.3
@@ -26,16 +27,18 @@ _DECISIONS: Final = {"approves": True, "rejects": False}
 class People:
     """Decide, and settle, with a client of their own."""
 
-    def __init__(self, client: AgentClient) -> None:
+    def __init__(self, client: AgentClient, unforeseen: Unforeseen) -> None:
         self.counts: Counter[str] = Counter()
         self._client = client
+        self._unforeseen = unforeseen
         self._deciding: set[str] = set()
 
     async def decide(self) -> None:
         """Decide about every approval, as the arguments of its call say, until cancelled."""
         async with asyncio.TaskGroup() as under_way:
             while True:
-                with suppress(CommitlineError):  # the ledger is unavailable
+                # The ledger may be unavailable.
+                with self._unforeseen.noted("people"), suppress(CommitlineError):
                     for asked in await (await self._client.ledger()).approvals.list():
                         if asked.key not in self._deciding:
                             self._deciding.add(asked.key)
@@ -47,25 +50,30 @@ class People:
         approve = _DECISIONS.get(json.loads(asked.args)["person"])
         if approve is None:
             return  # the person is away: it stays marked, and expires
-        try:
-            async with asyncio.timeout(_DECIDE_SECONDS):
-                run = self._client.run(asked.workflow_id)
-                await run.decide(asked, approve=approve, by=BY, reason="as it says")
-                self.counts["approved" if approve else "rejected"] += 1
-        except (CommitlineError, RPCError, TimeoutError):
-            self.counts["decided too late"] += 1  # or the answer was lost
-        finally:
-            self._deciding.discard(asked.key)
+        with self._unforeseen.noted("people"):
+            try:
+                async with asyncio.timeout(_DECIDE_SECONDS):
+                    run = self._client.run(asked.workflow_id)
+                    await run.decide(asked, approve=approve, by=BY, reason="as it says")
+                    self.counts["approved" if approve else "rejected"] += 1
+            except (CommitlineError, RPCError, TimeoutError):
+                self.counts["decided too late"] += 1  # or the answer was lost
+            finally:
+                self._deciding.discard(asked.key)
 
     async def settle(self, ledger: ActionLedger, counted: Counted) -> int:
-        """Settle unknown actions by what the provider counted; return how many.
+        """Settle unknown actions by what the provider counted; return how many are to be.
 
-        All that hold back others of their order are settled, and half of the rest.
+        All that hold back others of their order are settled, and half of the rest. What became
+        known meanwhile is refused.
         """
         wanted = to_settle(await ledger.list(limit=1_000_000), await ledger.relay.list())
         for action in wanted:
-            await self._client.settle(action.key, _found(action, counted), by=BY)
-            self.counts["settled"] += 1
+            try:
+                await self._client.settle(action.key, _found(action, counted), by=BY)
+                self.counts["settled"] += 1
+            except (SettlementRefused, LedgerUnavailable) as err:
+                self.counts[f"not settled: {err.code}"] += 1
         return len(wanted)
 
 

@@ -67,6 +67,19 @@ class Result:
         }
 
 
+class CannotLook(Exception):
+    """Raised when what a soak left cannot be read: there is no verdict.
+
+    Args:
+        result: What was counted until then.
+        problem: Why it cannot be read.
+    """
+
+    def __init__(self, result: Result, problem: Exception) -> None:
+        super().__init__(f"what it left could not be read: {type(problem).__name__}: {problem}")
+        self.result = result
+
+
 def events_of(logs: Sequence[Path]) -> Counter[str]:
     """Count what the workers logged, by event, and the tracebacks."""
     events: Counter[str] = Counter()

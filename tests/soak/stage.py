@@ -22,7 +22,7 @@ from temporalio.client import Client
 from commitline.client import AgentClient
 from commitline.config import Settings
 from commitline.devstack import DevStack
-from commitline.errors import CommitlineError
+from commitline.errors import CommitlineError, LedgerUnavailable
 from commitline.ledger import ActionLedger, migrate
 from commitline.testing.environment import clean_environment, sigterm_as_interrupt
 from commitline.testing.processes import ProviderProcess
@@ -30,13 +30,15 @@ from commitline.testing.proxy import TcpProxy
 from commitline.tests.soak import provider as faulty_provider
 from commitline.tests.soak.app import PROVIDER
 from commitline.tests.soak.chaos import Chaos, Workers, faults
-from commitline.tests.soak.counted import Counted, Violation
+from commitline.tests.soak.counted import Counted
 from commitline.tests.soak.load import Load
 from commitline.tests.soak.outbox import Outbox
 from commitline.tests.soak.people import People
 from commitline.tests.soak.promises import due_for_relay
-from commitline.tests.soak.result import Result, events_of
+from commitline.tests.soak.result import CannotLook, Result, events_of
 from commitline.tests.soak.survey import Survey
+from commitline.tests.soak.unforeseen import Unforeseen
+from commitline.tests.soak.verdict import Aftermath
 
 APP: Final = "commitline.tests.soak.app:app"
 WORKERS: Final = 3
@@ -69,6 +71,7 @@ def run_soak(
 
     Raises:
         ConfigurationError: The servers' packages are missing, or they did not come up.
+        CannotLook: What it left could not be read; with what was counted until then.
     """
     # The pool in this process sees Postgres restart, too, and would warn of it.
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
@@ -88,6 +91,7 @@ def run_soak(
             through_proxy = proxy.url(settings.database_url)
             environment = _environment_of_workers(stack, settings, through_proxy, provider)
             with Workers(APP, count=WORKERS, environment=environment, folder=folder) as workers:
+                unforeseen = Unforeseen()
                 soak = _Soak(
                     seed,
                     stack=stack,
@@ -95,13 +99,20 @@ def run_soak(
                     chaos=Chaos(stack, proxy, workers),
                     workers=workers,
                     provider=provider,
-                    outbox=Outbox(seed, url=through_proxy, direct_url=settings.database_url),
+                    outbox=Outbox(
+                        seed,
+                        url=through_proxy,
+                        direct_url=settings.database_url,
+                        unforeseen=unforeseen,
+                    ),
+                    unforeseen=unforeseen,
                     progress=progress,
                 )
-                result = asyncio.run(soak.play(began=began, seconds=seconds))
-            if keep_logs is not None:
-                _keep(workers.logs, keep_logs)
-            return result
+                try:
+                    return asyncio.run(soak.play(began=began, seconds=seconds))
+                finally:
+                    if keep_logs is not None:
+                        _keep(workers.logs, keep_logs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -135,6 +146,7 @@ class _Soak:
         workers: Workers,
         provider: ProviderProcess,
         outbox: Outbox,
+        unforeseen: Unforeseen,
         progress: Callable[[str], None],
     ) -> None:
         self._seed = seed
@@ -144,8 +156,9 @@ class _Soak:
         self._workers = workers
         self._provider = provider
         self._outbox = outbox
+        self._unforeseen = unforeseen
         self._progress = progress
-        self._raised: list[Violation] = []
+        self._settled_in = 0.0
         """Errors that clients got and must not get."""
 
     async def play(self, *, began: float, seconds: float) -> Result:
@@ -157,47 +170,79 @@ class _Soak:
         ):
             await self._outbox.create()
             load = Load(self._seed, temporal=temporal, client=client, other_client=other_client)
-            people = People(client)
-            helping = [
-                asyncio.ensure_future(self._workers.keep()),
-                asyncio.ensure_future(people.decide()),
-            ]
+            people = People(client, self._unforeseen)
+            helping = {
+                "workers": asyncio.ensure_future(self._workers.keep()),
+                "people": asyncio.ensure_future(people.decide()),
+            }
             try:
-                await self._rage(load, until=began + seconds - SETTLE_SECONDS)
-                calm = time.monotonic()
-                self._progress(
-                    f"calm; {len(load.runs)} runs were started, {len(load.plans)} plans, "
-                    f"{len(load.requests)} requests sent"
-                )
-                await self._settle(load, client, people)
-                settled_in = time.monotonic() - calm
-                survey = Survey(
-                    load, temporal=temporal, client=client, ledger=await client.ledger()
-                )
-                stats = await self._stats()
-                aftermath = await survey.aftermath(sent=stats["sent"], outbox=self._outbox)
+                await self._play(load, client, people, until=began + seconds - SETTLE_SECONDS)
             finally:
-                for one in helping:
-                    one.cancel()
-        return Result(
+                for who, one in helping.items():
+                    await self._end(who, one)
+            return await self._judge(load, temporal, client, people, began=began)
+
+    async def _play(self, load: Load, client: AgentClient, people: People, *, until: float) -> None:
+        """Rage, then settle; whatever somebody meets is noted, and the soak goes on."""
+        with self._unforeseen.noted("the soak"):
+            await self._rage(load, until=until)
+        calm = time.monotonic()
+        self._progress(
+            f"calm; {len(load.runs)} runs were started, {len(load.plans)} plans, "
+            f"{len(load.requests)} requests sent"
+        )
+        with self._unforeseen.noted("the soak"):
+            await self._settle(load, client, people)
+        self._settled_in = time.monotonic() - calm
+
+    async def _end(self, who: str, one: asyncio.Future[Any]) -> None:
+        """End who helps without end; one that has ended by itself met something."""
+        one.cancel()
+        await asyncio.wait([one])
+        error = None if one.cancelled() else one.exception()
+        if error is not None:
+            self._unforeseen.note(who, error)
+
+    async def _judge(
+        self, load: Load, temporal: Client, client: AgentClient, people: People, *, began: float
+    ) -> Result:
+        """Survey what is left; return the verdict.
+
+        Raises:
+            CannotLook: It could not be read.
+        """
+        aftermath, sent = Aftermath([], [], []), None
+        problem: Exception | None = None
+        try:
+            sent = await self._stats()
+            ledger = await client.ledger()
+            survey = Survey(load, temporal=temporal, client=client, ledger=ledger)
+            aftermath = await survey.aftermath(sent=sent["sent"], outbox=self._outbox)
+        except Exception as err:  # whatever it is, what was counted is told
+            problem = err
+        actions = aftermath.actions
+        result = Result(
             seed=self._seed,
             seconds=time.monotonic() - began,
-            settled_in=settled_in,
+            settled_in=self._settled_in,
             runs=Counter(run.state for run in aftermath.runs),
             talks=load.talks + Counter(requests=len(load.requests)),
             plans=Counter(run.state for run in aftermath.runs if run.may_fail),
             undos=Counter(one.state for one in aftermath.undos)
-            + Counter({"actions undone": sum(bool(one.undone_by) for one in aftermath.actions)})
+            + Counter({"actions undone": sum(bool(one.undone_by) for one in actions)})
             + load.undos_refused,
             people=people.counts,
             outbox=self._outbox.counts,
-            actions=Counter((str(one.effect), one.state) for one in aftermath.actions),
+            actions=Counter((str(one.effect), one.state) for one in actions),
             faults=self._chaos.injected,
-            provider_faults=Counter(stats["faults"]),
+            provider_faults=Counter({} if sent is None else sent["faults"]),
             exits=self._workers.exits,
             events=events_of(self._workers.logs),
-            violations=[*self._raised, *aftermath.violations()],
+            violations=[*self._unforeseen.violations, *aftermath.violations()],
         )
+        if problem is not None:
+            raise CannotLook(result, problem) from problem
+        return result
 
     async def _rage(self, load: Load, *, until: float) -> None:
         """Start runs and inject faults until this time; the runs that are open then go on."""
@@ -212,22 +257,20 @@ class _Soak:
             self._chaos.mend()
             self._outbox.stop()
             starting.cancel()
-            with suppress(asyncio.CancelledError):
-                await starting
+            await self._end("load", starting)
             await asyncio.gather(*transacting)
             self._provider.behave()
 
     async def _settle(self, load: Load, client: AgentClient, people: People) -> None:
         """Wait until every run has ended, and every request is answered, or never will be."""
         under_way = load.under_way
-        _, pending = await asyncio.wait(under_way, timeout=LIMIT_SECONDS)
-        for one in pending:
-            one.cancel()
+        if under_way:
+            _, pending = await asyncio.wait(under_way, timeout=LIMIT_SECONDS)
+            for one in pending:
+                one.cancel()
         for ended in await asyncio.gather(*under_way, return_exceptions=True):
-            if isinstance(ended, CommitlineError):
-                self._raised.append(Violation("a client", "", f"got {ended}"))
-            elif isinstance(ended, Exception):
-                raise ended
+            if isinstance(ended, Exception):
+                self._unforeseen.note("a client", ended)
         for thread in load.threads:
             with suppress(CommitlineError, TimeoutError):
                 async with asyncio.timeout(LIMIT_SECONDS):
@@ -252,6 +295,13 @@ async def _wait_for_quiet(ledger: ActionLedger) -> None:
 
 async def _is_busy(ledger: ActionLedger) -> bool:
     """Whether a run or a call is under way, or the relay has something to do."""
+    try:
+        return await _has_work(ledger)
+    except LedgerUnavailable:
+        return True
+
+
+async def _has_work(ledger: ActionLedger) -> bool:
     runs = await ledger.runs.list(limit=_MOST_ROWS)
     if any(run.state != "ended" and not run.run_key.startswith("outbox/") for run in runs):
         return True

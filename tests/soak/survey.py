@@ -11,7 +11,8 @@ from temporalio.client import Client, WorkflowFailureError
 from commitline.activities.contract.conversation import RunResult
 from commitline.activities.contract.encoding import from_text
 from commitline.client import AgentClient
-from commitline.errors import ThreadNotFound
+from commitline.errors import RunNotFound, ThreadNotFound
+from commitline.handles.any_run import AnyRun
 from commitline.handles.plan import PlanHandle
 from commitline.handles.thread import RunHandle
 from commitline.identity import run_key, thread_workflow
@@ -47,10 +48,10 @@ class Survey:
         """
         load, ledger = self._load, self._ledger
         runs = []
-        for number in range(len(load.runs)):
-            runs.append(await self._see(self._client.run(run_id(number))))
-        for number in range(len(load.plans)):
-            runs.append(await self._see(self._client.plan(plan_id(number))))
+        for number, start in enumerate(load.runs):
+            runs += await self._see(self._client.run(run_id(number)), start)
+        for number, start in enumerate(load.plans):
+            runs += await self._see(self._client.plan(plan_id(number)), start)
         talks = []
         for thread in load.threads:
             talks.append(await self._see_talk(thread))
@@ -81,13 +82,21 @@ class Survey:
             or (run.workflow_status is not None and seen.id not in self._load.to_undo),
         )
 
-    async def _see(self, handle: RunHandle | PlanHandle) -> RunSeen:
-        described = await handle.describe()
+    async def _see(
+        self, handle: RunHandle | PlanHandle, start: asyncio.Future[AnyRun]
+    ) -> list[RunSeen]:
+        """Read a run; nothing where its start failed, which is a violation already."""
+        try:
+            described = await handle.describe()
+        except RunNotFound:
+            if start.cancelled() or start.exception() is not None:
+                return []
+            raise
         first = described.raw_description.workflow_execution_info.first_run_id
         key = run_key(handle.id, first or described.run_id)
         state = "unknown" if described.status is None else described.status.name.lower()
         found = await self._ledger.runs.get(key)
-        return RunSeen(
+        seen = RunSeen(
             id=handle.id,
             run_key=key,
             state=state,
@@ -97,6 +106,7 @@ class Survey:
             stored=await _stored(self._ledger, key),
             may_fail=isinstance(handle, PlanHandle),
         )
+        return [seen]
 
     async def _see_talking(self, run: Run) -> RunSeen:
         """Read a run of a conversation: one of several with the same workflow id."""

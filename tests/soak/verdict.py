@@ -11,9 +11,11 @@
     anything else                   is a violation whatever happened
 
 No effect is without a row, no key is sent with two bodies, every run has ended, in Temporal and
-in the ledger, and what its model was told is what its rows say. Each request of a conversation
-has one reply, which all of its senders got, and every conversation is whole (see
-`conversations`). What is undone, approved, intended and queued is judged by `promises`.
+in the ledger, and what its model was told is what its rows say. A run that nobody ended has
+completed, unless no worker was there until its turn's time was up: then what it did is undone.
+Each request of a conversation has one reply, which all of its senders got, and every conversation
+is whole (see `conversations`). What is undone, approved, intended and queued is judged by
+`promises`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any
 from commitline.activities.contract.conversation import Message, RunResult, ToolResult
 from commitline.activities.contract.encoding import from_text
 from commitline.canonical import parse
+from commitline.errors import NodeTimeout
 from commitline.identity import Position, RunKey, action_key
 from commitline.ledger import Action, Approval, QueuedAction, StoredMessage
 from commitline.tests.soak.conversations import malformed
@@ -133,7 +136,7 @@ class Aftermath:
     def _of_runs(self) -> Iterator[Violation]:
         for run in self.runs:
             good = {"completed", "canceled", "terminated"} if run.stopped else {"completed"}
-            if run.may_fail:
+            if run.may_fail or NodeTimeout.code in run.failure:
                 good |= {"failed"}
             if run.state not in good:
                 yield Violation(run.id, "", f"the run is {run.state}: {run.failure}")
