@@ -73,7 +73,10 @@ class AgentClient:
         await self.close()
 
     async def close(self) -> None:
-        """Give the ledger's connections back; runs go on. A second call does nothing."""
+        """Give the ledger's connections back; runs go on. A second call changes nothing.
+
+        A script that ends without it may abort at its exit, after all its work (`process.leave`).
+        """
         await self._connection.close()
 
     @property

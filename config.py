@@ -8,9 +8,10 @@ file in the working directory and the folders above it, and takes no other user'
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +20,13 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
-from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+from temporalio.runtime import (
+    LogForwardingConfig,
+    LoggingConfig,
+    PrometheusConfig,
+    Runtime,
+    TelemetryConfig,
+)
 
 from .canonical import scrub
 from .database_url import check_database_url
@@ -171,14 +178,14 @@ def _check_known(environment: Mapping[str, str], *, known: Sequence[str]) -> Non
             )
 
 
-async def connect_temporal(*, metrics_address: str = "") -> Client:
+async def connect_temporal(*, runtime: Runtime | None = None) -> Client:
     """Connect as ``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, … say, else to ``commitline dev``.
 
     Args:
-        metrics_address: Serve the SDK's and our metrics there for Prometheus (``host:port``).
+        runtime: Of the SDK's core; None is the process's own (an application may have set one).
 
     Raises:
-        ConfigurationError: No server answers at the address, or the metrics cannot be served.
+        ConfigurationError: No server answers at the address.
     """
     try:
         config = ClientConfig.load_client_connect_config()
@@ -189,7 +196,6 @@ async def connect_temporal(*, metrics_address: str = "") -> Client:
     if "target_host" not in config and (dev := DevAddresses.find()):
         config["target_host"] = dev.temporal_address
     address = config["target_host"] = config.get("target_host", "localhost:7233").strip()
-    runtime = _runtime(metrics_address) if metrics_address else None
     try:
         return await Client.connect(**config, runtime=runtime)
     except RuntimeError as err:
@@ -199,10 +205,23 @@ async def connect_temporal(*, metrics_address: str = "") -> Client:
         raise ConfigurationError(f"no Temporal server at {address}: {reason}") from err
 
 
-def _runtime(metrics_address: str) -> Runtime:
+def core_runtime(metrics_address: str = "") -> Runtime:
+    """Return what the SDK's core runs on in a process of ours.
+
+    The core logs by `logging`, and so on stderr. By itself it prints on stdout, where a command's
+    result goes.
+
+    Args:
+        metrics_address: Serve the SDK's and our metrics there for Prometheus (``host:port``).
+
+    Raises:
+        ConfigurationError: The metrics cannot be served there.
+    """
+    core = LogForwardingConfig(logger=logging.getLogger("temporalio.core"))
+    logs = replace(LoggingConfig.default, forwarding=core)
     try:
-        metrics = PrometheusConfig(bind_address=metrics_address)
-        return Runtime(telemetry=TelemetryConfig(metrics=metrics))
+        metrics = PrometheusConfig(bind_address=metrics_address) if metrics_address else None
+        return Runtime(telemetry=TelemetryConfig(logging=logs, metrics=metrics))
     except (RuntimeError, ValueError) as err:
         raise ConfigurationError(
             f"COMMITLINE_METRICS_ADDRESS: cannot serve metrics at {metrics_address!r}: "

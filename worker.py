@@ -53,7 +53,7 @@ from .activities.runs.settlement import SettlementActivities
 from .activities.runs.sub_agents import SubAgentActivities
 from .activities.runs.turn import TurnActivities
 from .activities.runs.undo import UndoActivities
-from .config import Settings, connect_temporal
+from .config import Settings, connect_temporal, core_runtime
 from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, commits_at_risk, ledger_pool, migrate
 from .logs import Log, configure_logging
@@ -111,7 +111,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     await check_schema(database_url)
     if risks := await commits_at_risk(database_url):
         log.warning("ledger.commits_at_risk", risks=risks)
-    client = await connect_temporal(metrics_address=settings.metrics_address)
+    client = await connect_temporal(runtime=core_runtime(settings.metrics_address))
     asyncio.get_running_loop().set_default_executor(UnawaitedThreads())
     async with ledger_pool(
         database_url, size=settings.pool_size, prepared_statements=settings.prepared_statements

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from rich.console import Console
 from temporalio.client import Client, WorkflowHandle
+from temporalio.runtime import Runtime
 
 from commitline import App
 from commitline.client import AgentClient
-from commitline.config import Settings
+from commitline.config import Settings, core_runtime
 from commitline.devstack import DevStack
 from commitline.ledger import ActionLedger, ledger_pool, migrate
 from commitline.ledger.pool import Pool
@@ -42,6 +43,7 @@ def bench_stack(progress: Console) -> Iterator[DevStack]:
         with (data_dir / "worker.log").open("w") as log:
             with redirect_stderr(log):
                 configure_logging()
+            Runtime.set_default(core_runtime(), error_if_already_set=False)
             progress.print("Starting Temporal and Postgres")
             with DevStack(data_dir, ui_port=None) as stack:
                 yield stack

@@ -94,13 +94,13 @@ def answer(
     json: AsJson = False,
 ) -> None:
     """Answer a question of a call: the call is made again, with the answer."""
-    from ..client import AgentClient
     from ..operating import decisions
+    from ..operating.command_client import open_client
 
     check_call(question)
 
     async def work() -> None:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             await decisions.answer(client, question, value, by=by or user())
 
     asyncio.run(work())
@@ -110,11 +110,11 @@ def answer(
 async def _decide(
     call: str, *, approve: bool, by: str, reason: str, args: dict[str, Any] | None
 ) -> dict[str, str]:
-    from ..client import AgentClient
+    from ..operating.command_client import open_client
     from ..operating.decisions import call_named
 
     check_call(call)
-    async with await AgentClient.connect() as client:
+    async with await open_client() as client:
         run, position = await call_named(client, call)
         await run.decide(position, approve=approve, by=by, reason=reason, args=args)
     return {"call": call, "decision": "approved" if approve else "rejected", "by": by}

@@ -15,13 +15,13 @@ def doctor(json: AsJson = False) -> None:
     Exits 1 when no worker could run here: no usable database, or no usable Temporal.
     """
     from ..operating import console
-    from ..operating.doctor import examine, healthy, table
+    from ..operating.doctor import examine, healthy, print_checks
 
     checks = asyncio.run(examine())
     if json:
         console.print_data([vars(check) for check in checks])
     else:
-        console.OUT.print(table(checks))
+        print_checks(checks, console.OUT)
     raise typer.Exit(int(not healthy(checks)))
 
 

@@ -27,14 +27,14 @@ def show_relay(
     The workers keep its schedule. It looks for actions that no run carries on, and for runs that
     were terminated or timed out.
     """
-    from ..client import AgentClient
     from ..operating import console, relay
+    from ..operating.command_client import open_client
 
     if context.invoked_subcommand is not None:
         return None
 
     async def work() -> relay.RelayReport:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             return await relay.report(client, limit=limit)
 
     found = asyncio.run(work())
@@ -46,11 +46,11 @@ def show_relay(
 @app.command("run")
 def run_relay(json: AsJson = False) -> None:
     """Have the relay look now, rather than at its next time."""
-    from ..client import AgentClient
     from ..operating import console, relay
+    from ..operating.command_client import open_client
 
     async def work() -> str:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             return await relay.trigger(client)
 
     schedule = asyncio.run(work())

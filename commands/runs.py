@@ -33,14 +33,14 @@ def list_runs(
     json: AsJson = False,
 ) -> None:
     """List the newest runs with their state; show one, or take one back to an earlier turn."""
-    from ..client import AgentClient
     from ..operating import console, runs
+    from ..operating.command_client import open_client
 
     if context.invoked_subcommand is not None:
         return None
 
     async def work() -> list[dict[str, Any]]:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             return await runs.newest_runs(client, limit=limit, agent=agent, state=state)
 
     found = asyncio.run(work())
@@ -58,11 +58,11 @@ def show_run(
     json: AsJson = False,
 ) -> None:
     """Show everything about one run: its state, why it failed, and what of it waits."""
-    from ..client import AgentClient
     from ..operating import console, runs
+    from ..operating.command_client import open_client
 
     async def work() -> dict[str, Any]:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             return await runs.facts(client, run)
 
     found = asyncio.run(work())
@@ -89,13 +89,13 @@ def reset_run(
     Its plan is replayed: the run reads back what the model said, and does nothing again that is
     done. With --fork it goes another way instead; what is done stands.
     """
-    from ..client import AgentClient
     from ..handles.reset import Reset
     from ..operating import console
+    from ..operating.command_client import open_client
     from ..operating.reset import print_reset, reset_data
 
     async def work() -> Reset:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             return await client.run(run).reset(
                 to_step=to_step, fork=fork, reason=reason or f"by {user()}"
             )
@@ -123,15 +123,15 @@ def stop(
     """
     from temporalio.client import WorkflowExecutionStatus
 
-    from ..client import AgentClient
     from ..handles.any_run import RunStatus
     from ..identity import check_any_workflow_id
     from ..ledger import Action, UndoReport
     from ..operating import console, runs
+    from ..operating.command_client import open_client
     from ..operating.undo import is_partial, print_what_stands, stop_data
 
     async def work() -> tuple[RunStatus, Sequence[Action], UndoReport | None, bool]:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             handle = await runs.handle_of(client, run)
             check_any_workflow_id(handle.id)
             ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
@@ -170,13 +170,13 @@ def undo_run(
     What is undone already is not undone again, and nothing opens the run any more. Exits 1 if
     something stands that should not, or is unknown.
     """
-    from ..client import AgentClient
     from ..ledger import UndoReport
     from ..operating import console, runs
+    from ..operating.command_client import open_client
     from ..operating.undo import print_earlier_runs, print_undo_report, undo_data
 
     async def work() -> tuple[UndoReport, Sequence[str]]:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             handle = await runs.handle_of(client, run)
             others = await runs.earlier_runs(client, run)
             if show:

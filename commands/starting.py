@@ -92,14 +92,14 @@ def run(
     json: AsJson = False,
 ) -> None:
     """Start a run, or join the one that has this id and prompt."""
-    from ..client import AgentClient
     from ..operating import console
     from ..operating.actions import print_unknown
+    from ..operating.command_client import open_client
     from ..operating.dev_servers import ui_link
     from ..operating.runs import follow
 
     async def work() -> None:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             handle = await client.start(agent, prompt, id=id)
             found = await handle.describe()
             if link := ui_link(client, found):

@@ -66,12 +66,12 @@ def send(
     json: AsJson = False,
 ) -> None:
     """Say something in a conversation, wait for the answer and print it."""
-    from ..client import AgentClient
     from ..operating import console, runs
+    from ..operating.command_client import open_client
     from ..workflows import RunResult
 
     async def work() -> RunResult:
-        async with await AgentClient.connect() as client:
+        async with await open_client() as client:
             return await runs.send(
                 client, thread, text, console.ERR, agent=agent, request_id=request_id
             )

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import platform
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Literal
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.service import RPCError, RPCStatusCode
@@ -69,18 +68,20 @@ def healthy(checks: list[Check]) -> bool:
     return all(check.state == "ok" for check in checks if check.needed)
 
 
-def table(found: Iterable[Check]) -> RenderableType:
-    """Return what `commitline doctor` found."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+def print_checks(found: Sequence[Check], console: Console) -> None:
+    """Print what `commitline doctor` found, a line each, and below it how to get it.
+
+    No line is broken: an address or a command can be copied.
+    """
+    states = max(len(check.state) for check in found)
+    names = max(len(check.name) for check in found)
     for check in found:
-        lines = [line(check.found)]
+        state, name = state_text(check.state), check.name.ljust(names)
+        gap = " " * (states - len(check.state))
+        console.print(Text.assemble(state, f"{gap}  {name}  ", line(check.found)), soft_wrap=True)
         if check.remedy:
-            lines.append(Text("-> ").append_text(line(check.remedy)))
-        grid.add_row(state_text(check.state), check.name, Group(*lines))
-    return grid
+            below = " " * (states + names + 4)
+            console.print(Text.assemble(f"{below}-> ", line(check.remedy)), soft_wrap=True)
 
 
 def _python() -> Check:

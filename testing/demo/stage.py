@@ -19,7 +19,7 @@ from psycopg import sql
 from temporalio.client import Client
 
 from ...client import AgentClient
-from ...config import Settings
+from ...config import Settings, core_runtime
 from ...devstack import DevStack
 from ...ledger import migrate
 from ..environment import clean_environment, sigterm_as_interrupt
@@ -68,7 +68,8 @@ async def _play_all(
     folder: Path,
     finished: Callable[[Result], None],
 ) -> list[Result]:
-    temporal = await Client.connect(stack.temporal_address)
+    # The table alone goes to stdout.
+    temporal = await Client.connect(stack.temporal_address, runtime=core_runtime())
     stages = asyncio.Semaphore(AT_A_TIME)
 
     async def one(number: int, scenario: Scenario) -> Result:

@@ -17,7 +17,7 @@ from commitline.config import Settings
 from commitline.errors import ModelRejected
 from commitline.operating import runs
 
-from .runs.bench import eventually, fresh_id
+from .runs.bench import Bench, commitline, eventually, fresh_id
 from .test_cli_threads import shop
 
 
@@ -156,3 +156,16 @@ async def test_who_waits_for_an_answer_off_a_terminal_is_told_what_it_waits_for(
     assert f"thread:{thread}: 0.0" in shown.getvalue()
     assert shown.getvalue().count("waits for") == 1
     assert json.loads(deleted.stdout) == {"thread": thread, "deleted": True}
+
+
+async def test_nothing_but_the_result_goes_to_stdout(
+    temporal_client: Client, settings: Settings
+) -> None:
+    """The SDK's core warns of a payload of this size, on stdout if it is left to itself."""
+    prompt, bench = "\x01" * 100_000, Bench(temporal_client, settings)
+    asks = ("run", "clerk", prompt, "--id", fresh_id(), "--no-wait", "--json")
+
+    started = await commitline(bench, *asks)
+
+    assert json.loads(started.stdout)["run_id"]
+    assert "payload_limits" in started.stderr

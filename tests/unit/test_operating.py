@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import QueuedAction, UndoReport
 from commitline.ledger.undo_rules import ActionFate, Fate
 from commitline.operating import actions, relay
 from commitline.operating.console import OUT
+from commitline.operating.doctor import Check, print_checks
 from commitline.operating.undo import print_undo_report
 from commitline.tests.builders import NOON, done_row
 
@@ -97,3 +100,17 @@ def test_what_waits_behind_another_is_not_called_untaken(
     assert "nobody takes it" in shown.out.splitlines()[1]
     assert "after the one before it" in shown.out.splitlines()[2]
     assert "the first is outbox/k1:0" in shown.err
+
+
+def test_what_doctor_found_is_broken_nowhere() -> None:
+    remedy = f"set COMMITLINE_DATABASE_URL to postgresql://{'host.' * 20}example.com/ledger"
+    found = [Check("database", "missing", "no address", remedy), Check("Python", "ok", "3.11.7")]
+    out = StringIO()
+
+    print_checks(found, Console(file=out, width=80))
+
+    assert out.getvalue().splitlines() == [
+        "missing  database  no address",
+        f"                   -> {remedy}",
+        "ok       Python    3.11.7",
+    ]

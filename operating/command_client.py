@@ -1,0 +1,16 @@
+"""The client of a command, of which nothing but the command's result goes to stdout."""
+
+from __future__ import annotations
+
+from ..client import AgentClient
+from ..config import Settings, connect_temporal, core_runtime
+
+
+async def open_client() -> AgentClient:
+    """Return a client by the settings; what the SDK's core logs goes to stderr.
+
+    Raises:
+        ConfigurationError: No Temporal server answers, or a setting is unusable.
+    """
+    settings = Settings.load()
+    return AgentClient(await connect_temporal(runtime=core_runtime()), settings)
