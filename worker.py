@@ -43,6 +43,7 @@ from .activities.runs.action_state import action_state_activity
 from .activities.runs.approvals import ApprovalActivities
 from .activities.runs.due_actions import DueActions
 from .activities.runs.gone_runs import GoneRuns
+from .activities.runs.left_runs import LeftRuns
 from .activities.runs.outcomes import OutcomeActivities
 from .activities.runs.plan import PlanActivities
 from .activities.runs.questions import QuestionActivities
@@ -236,7 +237,8 @@ def _relay_activities(
         tries=settings.relay_tries,
         heartbeat_seconds=settings.heartbeat_seconds,
     )
-    return [*settlements.all, *GoneRuns(ledger, client).all]
+    left = LeftRuns(app, ledger, client, task_queue=settings.task_queue)
+    return [*settlements.all, *GoneRuns(ledger, client, left).all]
 
 
 def _tool_activities(

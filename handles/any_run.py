@@ -141,7 +141,8 @@ class AnyRun:
 
         Each undo is an action of its own, in the ledger. Safe to repeat, and after a part could
         not be undone it tries that part again; one such undo is at work at a time, and this
-        waits for it. Nothing opens the run again afterwards.
+        waits for it. Nothing opens the run again afterwards. It is undone on its own task queue,
+        or on the client's if no worker polls that one.
 
         Args:
             reason: For people; kept with the run.
@@ -150,7 +151,8 @@ class AnyRun:
         Raises:
             RunNotFound: No run has this id.
             NotAuthorized: This person may not undo it; nothing was changed.
-            UndoRefused: It has not ended: stop it with ``compensate=True``.
+            UndoRefused: It has not ended: stop it with ``compensate=True``. A run that was stopped
+                has ended, too, if no worker polls its task queue: its workflow is ended then.
             LedgerUnavailable: No answer within the deadline.
             ConfigurationError: No database is configured.
         """

@@ -13,17 +13,15 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
-from temporalio.common import RawValue, WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
-from ..activities.contract.encoding import pack, unpack
-from ..activities.contract.undo import UndoRequest
+from ..activities.contract.encoding import unpack
+from ..activities.runs.left_workflows import is_polled, left
+from ..activities.runs.undo_start import start_undo
 from ..canonical import scrub
 from ..errors import UndoRefused
 from ..identity import RunKey, undo_workflow
-from ..ledger import UndoReport
-from ..shown import markdown_line
-from ..workflows import UNDO_RUN
+from ..ledger import Run, UndoReport
 from .connection import Connection
 from .run_workflow import RunWorkflow, run_key_of
 from .temporal_failure import ended_badly, refused
@@ -35,11 +33,11 @@ async def undo(connection: Connection, workflow: RunWorkflow, *, reason: str) ->
     """Undo what an ended run did; see `AnyRun.undo`."""
     described = await workflow.describe()
     run_key = await run_key_of(described)
-    if described.status is WorkflowExecutionStatus.RUNNING:
-        raise UndoRefused(f"the run {workflow.id!r} is running")
     ledger = await connection.ledger()
     why = scrub(reason or NO_REASON, limit=1_000)
     found = await ledger.runs.get(run_key)
+    if described.status is WorkflowExecutionStatus.RUNNING:
+        await _end_if_left(connection, workflow.id, found)
     if found is None:
         return await ledger.undo.report(run_key)  # it was never opened: it did nothing
     if found.state == "running":
@@ -47,22 +45,42 @@ async def undo(connection: Connection, workflow: RunWorkflow, *, reason: str) ->
         await ledger.runs.stop(
             run_key, workflow_id=workflow.id, agent="", reason=why, attempt_at=described.start_time
         )
-    reported = await _run_undo(connection, workflow.id, run_key, why)
+    reported = await _run_undo(connection, workflow.id, run_key, why, described.task_queue)
     return _with_reasons(await ledger.undo.report(run_key), reported)
 
 
-async def _run_undo(connection: Connection, id: str, run_key: RunKey, why: str) -> UndoReport:
+async def _end_if_left(connection: Connection, id: str, run: Run | None) -> None:
+    """End the workflow of a stopped run that no worker will ever end.
+
+    Raises:
+        UndoRefused: The run goes on, or a worker is there to end it.
+    """
+    try:
+        found = await left(connection.temporal, id)
+        if run is None or run.stopped_at is None or found is None:
+            raise UndoRefused(f"the run {id!r} is running")
+        await found.terminate(reason="commitline: it is undone, and no worker polls its task queue")
+    except RPCError as err:
+        raise refused(id, err) from err
+
+
+async def _queue_of_workers(connection: Connection, own: str) -> str:
+    """Return where a run is undone: its own task queue, or the client's if no worker polls that.
+
+    The workers of its own queue serve its tools, whatever queue the client has.
+    """
+    if await is_polled(connection.temporal, own):
+        return own
+    return connection.settings.task_queue
+
+
+async def _run_undo(
+    connection: Connection, id: str, run_key: RunKey, why: str, own_queue: str
+) -> UndoReport:
     """Start the workflow that undoes a run, or join it, and wait for its report."""
     try:
-        undoing = await connection.temporal.start_workflow(
-            UNDO_RUN,
-            pack(UndoRequest(run_key, why)),
-            id=undo_workflow(run_key),
-            task_queue=connection.settings.task_queue,
-            result_type=RawValue,
-            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-            static_summary=markdown_line(f"Undo {id}"),
-        )
+        queue = await _queue_of_workers(connection, own_queue)
+        undoing = await start_undo(connection.temporal, run_key, why, name=id, task_queue=queue)
         return unpack(UndoReport, await undoing.result())
     except WorkflowFailureError as err:
         raise ended_badly(undo_workflow(run_key), err.cause) from err

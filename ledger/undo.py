@@ -25,7 +25,7 @@ from .action_records import Action
 from .run_records import Run
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_row
 from .transaction import transaction
-from .undo_rules import DueUndo, UndoReport, due, must_undo, report
+from .undo_rules import DueUndo, UndoReport, due, must_undo, report, tools_of
 
 
 class UndoLedger(LedgerCalls):
@@ -122,6 +122,10 @@ class UndoLedger(LedgerCalls):
         of_action = [one for one in rows if action.key in (one.key, one.undoes)]
         found = due(of_action, since=None if run is None else run.undo_began_at)
         return next((one for one in found if one.at is not None), None)
+
+    async def tools(self, run_key: RunKey) -> frozenset[str]:
+        """Return the tools that an undo of a run may call; it only reads."""
+        return tools_of(await self._fetch_all(Action, "undo_rows", run_key=run_key))
 
     async def reopen(self, key: ActionKey) -> bool:
         """Have a parked action tried again; return whether it is not parked any more.

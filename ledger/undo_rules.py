@@ -224,6 +224,13 @@ def _order(row: Action) -> Any:
     return (row.dispatched_at, numbers, row.key)
 
 
+def tools_of(rows: Sequence[Action]) -> frozenset[str]:
+    """Return the tools that settle what is unknown of these rows, and that undo what stands."""
+    settling = {row.tool for row in rows if row.status == "pending" and row.dispatched_at}
+    undoing = {row.compensator for row in rows if row.compensator and _can_be_undone(row)}
+    return frozenset(settling | undoing)
+
+
 def report(rows: Sequence[Action]) -> UndoReport:
     """Return what became of each action that took effect, or may have."""
     undos = {row.undoes: row for row in rows if row.undoes is not None}

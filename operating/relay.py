@@ -7,13 +7,18 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from ..activities.contract.relay import SETTLE_ACTION
+from ..activities.contract.undo import UNDO_RUN
+from ..activities.runs.left_workflows import is_polled
 from ..activities.runs.relay_triggers import schedule_id
 from ..client import AgentClient
 from ..errors import ConfigurationError
 from ..ledger import LostRun, QueuedAction
 from ..shown import one_line
+from ..workflows import AGENT_RUN, PLAN_RUN
 from .console import ERR, OUT, age, line
 from .listing import Listing
 
@@ -22,6 +27,22 @@ _WHY: Final = {
     "lookup": "its run is lost",
     "undo": "happened after the undo",
 }
+
+
+_LOOKED_AT: Final = 1_000
+"""How many running workflows are looked at, the newest, to find those that no worker takes up."""
+
+
+@dataclass(frozen=True)
+class LeftQueue:
+    """A task queue that no worker polls, and on which workflows wait."""
+
+    task_queue: str
+    """Its name."""
+    workflows: int
+    """How many wait there."""
+    first: str
+    """The id of the workflow that has waited longest."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +61,8 @@ class RelayReport:
     """The actions in its queue, and those that it left to a person."""
     gone: Sequence[LostRun]
     """The runs that ended without closing themselves, with actions that stand or are unknown."""
+    left: Sequence[LeftQueue]
+    """The task queues on which workflows wait for a worker."""
 
 
 async def report(client: AgentClient, *, limit: int) -> RelayReport:
@@ -48,17 +71,33 @@ async def report(client: AgentClient, *, limit: int) -> RelayReport:
     ledger = await client.ledger()
     waiting = await ledger.relay.list(limit=limit)
     gone = await ledger.relay.list_lost(limit=limit)
+    left = await _left_queues(client.temporal)
     try:
         described = await client.temporal.get_schedule_handle(named).describe()
     except RPCError as err:
         if err.status is not RPCStatusCode.NOT_FOUND:
             raise
-        return RelayReport(named, "missing", None, None, waiting, gone)
+        return RelayReport(named, "missing", None, None, waiting, gone, left)
     info = described.info
     last = max((one.started_at for one in info.recent_actions), default=None)
     following = min(info.next_action_times, default=None)
     paused = described.schedule.state.paused
-    return RelayReport(named, "paused" if paused else "on", last, following, waiting, gone)
+    state: Literal["on", "paused"] = "paused" if paused else "on"
+    return RelayReport(named, state, last, following, waiting, gone, left)
+
+
+async def _left_queues(temporal: Client) -> Sequence[LeftQueue]:
+    """Return the task queues that no worker polls, and on which workflows of ours wait."""
+    kinds = ", ".join(f"'{kind}'" for kind in (AGENT_RUN, PLAN_RUN, UNDO_RUN, SETTLE_ACTION))
+    query = f"WorkflowType IN ({kinds}) AND ExecutionStatus = 'Running'"
+    waiting: dict[str, list[str]] = {}
+    async for one in temporal.list_workflows(query, limit=_LOOKED_AT):
+        waiting.setdefault(one.task_queue, []).append(one.id)
+    return [
+        LeftQueue(queue, len(ids), ids[-1])
+        for queue, ids in sorted(waiting.items())
+        if not await is_polled(temporal, queue)
+    ]
 
 
 async def trigger(client: AgentClient) -> str:
@@ -95,6 +134,16 @@ def print_report(found: RelayReport) -> None:
     if found.gone:
         _gone(found.gone, now).print(OUT)
         ERR.print("Take back what they did: commitline undo RUN", style="dim")
+    for one in found.left:
+        queue = one_line(one.task_queue, limit=200)
+        ERR.print(
+            f"No worker polls the task queue {queue}: {one.workflows} workflows wait there, "
+            f"{one_line(one.first, limit=200)} for the longest time. Start a worker with "
+            f"COMMITLINE_TASK_QUEUE={queue}, or stop its runs: commitline stop RUN",
+            style="yellow",
+            markup=False,
+            soft_wrap=True,
+        )
     if not found.waiting and not found.gone:
         ERR.print("The relay has nothing to do.")
         ERR.print("What waits for a person: commitline actions list --parked", style="dim")

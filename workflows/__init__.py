@@ -7,12 +7,11 @@ from .agent_run import AgentRun
 from .plan_run import PLAN_RUN, PlanRun
 from .relay_workflows import Relay, SettleAction
 from .run_input import AGENT_RUN, RunInput
-from .undo_run import UNDO_RUN, UndoRun
+from .undo_run import UndoRun
 
 __all__ = [
     "AGENT_RUN",
     "PLAN_RUN",
-    "UNDO_RUN",
     "ActionHeaders",
     "AgentRun",
     "PlanInput",

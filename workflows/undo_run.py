@@ -6,22 +6,18 @@ not undo is tried again; what is undone stays undone.
 
 from __future__ import annotations
 
-from typing import Final
-
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.encoding import pack, unpack
-    from ..activities.contract.undo import UndoRequest
+    from ..activities.contract.undo import UNDO_RUN, UndoRequest
     from ..ledger.undo_rules import UndoReport
     from .activity_calls import despite_cancellation
     from .progress import Progress
     from .run_end import run_failure
     from .undo import Undo
-
-UNDO_RUN: Final = "UndoRun"
 
 
 @workflow.defn(name=UNDO_RUN)

@@ -10,6 +10,8 @@ from ...ledger.undo_rules import UndoReport
 from .action_header import ActionHeader
 from .deadlines import CallLimits
 
+UNDO_RUN: Final = "UndoRun"
+"""The workflow that undoes an ended run; its id is ``undo:<run key>``."""
 BEGIN_UNDO: Final = "commitline.begin_undo"
 PLAN_UNDO: Final = "commitline.plan_undo"
 FINISH_UNDO: Final = "commitline.finish_undo"

@@ -7,6 +7,7 @@ other.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -25,6 +26,7 @@ from ..app.app import App
 from ..contract.encoding import pack
 from ..contract.relay import SETTLE_ACTION, START_SETTLEMENTS
 from ..guard.heartbeat import beating
+from .left_workflows import left
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 
 log = Log()
@@ -87,16 +89,8 @@ class DueActions:
 
     async def _start(self, queued: RelayEntry) -> bool:
         try:
-            await self._temporal.start_workflow(
-                SETTLE_ACTION,
-                pack(queued.key),
-                id=settle_workflow(queued.key),
-                task_queue=self._task_queue,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                static_summary=markdown_line(f"{queued.why}: {queued.tool}"),
-            )
-        except WorkflowAlreadyStartedError:
-            return False  # one is running
+            if not await self._started(queued):
+                return False
         except RPCError as err:
             # The action is due again soon; the others need not wait for it.
             log.warning("relay.start_failed", action_key=queued.key, reason=err.message[:200])
@@ -105,4 +99,27 @@ class DueActions:
             return False
         await self._ledger.relay.count_start(queued)
         log.info("relay.settlement_started", action_key=queued.key, why=queued.why)
+        return True
+
+    async def _started(self, queued: RelayEntry) -> bool:
+        """Start a settlement, also instead of one that is left; return whether there was none.
+
+        The one that is left may have called the tool. The lease of the action says whether that
+        is at work still, and the next settlement waits for its end.
+        """
+        start = functools.partial(
+            self._temporal.start_workflow,
+            SETTLE_ACTION,
+            pack(queued.key),
+            id=settle_workflow(queued.key),
+            task_queue=self._task_queue,
+            static_summary=markdown_line(f"{queued.why}: {queued.tool}"),
+        )
+        try:
+            await start(id_conflict_policy=WorkflowIDConflictPolicy.FAIL)
+        except WorkflowAlreadyStartedError:
+            if await left(self._temporal, settle_workflow(queued.key)) is None:
+                return False  # one is at work
+            log.warning("relay.settlement_left", action_key=queued.key)
+            await start(id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING)
         return True

@@ -22,6 +22,7 @@ from ...ledger import ActionLedger, Run
 from ...logs import Log
 from ..contract.relay import CLOSE_GONE_RUNS
 from ..guard.heartbeat import beating
+from .left_runs import LeftRuns
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 from .run_executions import RunExecutions
 
@@ -32,12 +33,21 @@ _ENDED_AT_ONCE: Final = 1_000
 
 
 class GoneRuns:
-    """The runs of a namespace that the ledger has as open and Temporal as ended."""
+    """The runs of a namespace that the ledger has as open, and that nobody carries out.
 
-    def __init__(self, ledger: ActionLedger, temporal: Client) -> None:
+    Args:
+        ledger: Over an open pool.
+        temporal: The cluster of the runs.
+        left: Takes over the runs that go on and that no worker takes up; None: nobody does.
+    """
+
+    def __init__(
+        self, ledger: ActionLedger, temporal: Client, left: LeftRuns | None = None
+    ) -> None:
         self._ledger = ledger
         self._namespace = temporal.namespace
         self._executions = RunExecutions(temporal, ledger)
+        self._left = left
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
@@ -69,6 +79,8 @@ class GoneRuns:
     async def _close_if_gone(self, run: Run) -> bool:
         try:
             end = await self._executions.end_of(run)
+            if end is None and self._left is not None:
+                await self._left.take_over_if_left(run)
         except RPCError as err:
             log.warning("relay.look_failed", run_key=run.run_key, reason=err.message[:200])
             return False

@@ -10,15 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
-from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest
 from temporalio.client import Client
-from temporalio.service import RPCError, RPCStatusCode
 
 from ...identity import undo_workflow
 from ...ledger import ActionLedger, Run
+from .left_workflows import described
 
 _NOT_FOUND_AFTER: Final = timedelta(hours=1)
 """How old a run must be before it counts that Temporal does not know its workflow. A replica that
@@ -84,24 +82,9 @@ class RunExecutions:
         return False
 
     async def _describe(self, workflow_id: str, run_id: str = "") -> WorkflowExecutionInfo | None:
-        """Return an execution, by default the *current* one of a workflow id.
-
-        After a reset the first one reads as terminated while the run lives on.
-        """
-        try:
-            answer = await self._temporal.workflow_service.describe_workflow_execution(
-                # Not the client's own: it does not know every status.
-                DescribeWorkflowExecutionRequest(
-                    namespace=self._temporal.namespace,
-                    execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
-                ),
-                retry=True,
-            )
-        except RPCError as err:
-            if err.status is RPCStatusCode.NOT_FOUND and "namespace" not in err.message.lower():
-                return None
-            raise
-        return answer.workflow_execution_info
+        """Return an execution, by default the *current* one of a workflow id."""
+        found = await described(self._temporal, workflow_id, run_id)
+        return None if found is None else found.workflow_execution_info
 
 
 def _ended(found: WorkflowExecutionInfo) -> RunEnd | None:

@@ -91,7 +91,7 @@ def test_what_waits_behind_another_is_not_called_untaken(
         )
 
     first, second = queued(1, None), queued(2, "outbox/k1:0")
-    report = relay.RelayReport("relay", "on", None, None, [first, second], [])
+    report = relay.RelayReport("relay", "on", None, None, [first, second], [], [])
 
     relay.print_report(report)
 
@@ -114,3 +114,15 @@ def test_what_doctor_found_is_broken_nowhere() -> None:
         f"                   -> {remedy}",
         "ok       Python    3.11.7",
     ]
+
+
+def test_a_task_queue_that_no_worker_polls_is_named_with_what_to_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    left = [relay.LeftQueue("old", 3, "run-1")]
+
+    relay.print_report(relay.RelayReport("relay", "on", None, None, [], [], left))
+
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "No worker polls the task queue old: 3 workflows wait there, run-1 for" in shown
+    assert "COMMITLINE_TASK_QUEUE=old" in shown
