@@ -45,8 +45,16 @@ class RelayLedger(LedgerCalls):
             limit: How many at most.
             namespace: Of the runs' workflows; a run that names none belongs to every namespace.
         """
-        given = {"tools": list(tools), "limit": limit, "namespace": namespace}
-        return await self._fetch_all(RelayEntry, "take_due", **given, taken_for=_TAKEN_FOR)
+        given = {"tools": list(tools), "namespace": namespace, "taken_for": _TAKEN_FOR}
+        taken: list[RelayEntry] = []
+        while len(taken) < limit:
+            left = limit - len(taken)
+            # What waits for another of its order comes back once, and is not found again.
+            found = await self._fetch_rows("take_due", **given, limit=limit, left=left)
+            taken += [read(RelayEntry, row) for row in found if row["taken"]]
+            if len(found) < limit:
+                break
+        return taken
 
     async def count_start(self, taken: RelayEntry) -> None:
         """Count that the relay has begun with an entry. Safe to repeat: it counts once."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from temporalio import activity
 from temporalio.client import Client
@@ -27,9 +27,6 @@ from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 from .run_executions import RunExecutions
 
 log = Log()
-
-_ENDED_AT_ONCE: Final = 1_000
-"""Ended runs that one query looks through: for most of them that is all."""
 
 
 class GoneRuns:
@@ -106,9 +103,9 @@ class GoneRuns:
         ends_at = time.monotonic() + LONGEST_SECONDS
         began = await relay.now()
         while True:
-            looked_at, left_over = await relay.clear_runs(limit=_ENDED_AT_ONCE, before=began)
+            looked_at, left_over = await relay.clear_runs(limit=AT_ONCE, before=began)
             await side_by_side([self._give_exits_of(run_key) for run_key in left_over])
-            if looked_at < _ENDED_AT_ONCE or time.monotonic() > ends_at:
+            if looked_at < AT_ONCE or time.monotonic() > ends_at:
                 return
 
     async def _give_exits_of(self, run_key: RunKey) -> bool:

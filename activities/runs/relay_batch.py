@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-AT_ONCE: Final = 100
-"""Actions, or runs, that one query takes."""
+AT_ONCE: Final = 20
+"""Actions, or runs, that one query takes: it locks and writes so many rows."""
 LONGEST_SECONDS: Final = 60.0
 """After this time a look ends; the next one goes on with the rest."""
 _SIDE_BY_SIDE: Final = 20

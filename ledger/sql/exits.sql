@@ -4,10 +4,13 @@
 -- without_exit: pending actions that nobody brings to an end. Looks at the runs that are not cleared,
 -- at what repeats another action, and at what others rely on.
 with seen as (
-    select a.key from agent_runs r join agent_actions a using (run_key) where r.state <> 'ended'
+    select a.key from agent_runs r join agent_actions a using (run_key)
+     where r.state <> 'ended' and not starts_with(r.run_key, 'outbox/') and a.relayed
     union
     select a.key from agent_runs r join agent_actions a using (run_key)
      where r.cleared_at is null and (r.state = 'ended' or r.workflow_id = 'outbox')
+       -- An outbox may be long, and what is queued has an exit.
+       and not exists (select from agent_relay q where q.key = a.key and q.due_at is not null)
     union
     select key from agent_actions where parked_at is not null and duplicate_of is not null
     union
@@ -20,13 +23,21 @@ select a.*, clock_timestamp() as now from agent_actions a join seen using (key)
 
 -- clear_runs: look at ended runs, those first that were seen longest ago, and clear those of which
 -- each action has an end, or is left to a person. Returns whether one of their actions has no exit.
+-- An outbox may be long: at one of its runs it looks again after ten minutes.
 with found as (
-    select run_key from agent_runs
-     where cleared_at is null and (state = 'ended' or workflow_id = 'outbox')
-       and (looked_at is null or looked_at < %(before)s)
-     order by looked_at nulls first
+    select r.run_key
+      from (values (false, %(before)s::timestamptz),
+                   (true, %(before)s::timestamptz - interval '10 minutes')) due (outbox, before)
+     cross join lateral (
+           select run_key, coalesce(looked_at, '-infinity') as looked_at from agent_runs
+            where cleared_at is null and (state = 'ended' or workflow_id = 'outbox')
+              and (workflow_id = 'outbox') = due.outbox
+              and coalesce(looked_at, '-infinity') < due.before
+            order by coalesce(looked_at, '-infinity')
+            limit %(limit)s
+              for no key update skip locked) r
+     order by r.looked_at
      limit %(limit)s
-       for no key update skip locked
 )
 update agent_runs r
    set looked_at = clock_timestamp(),

@@ -143,8 +143,8 @@ update agent_domain_keys d set held_by = null, undone_by = a.undone_by
 -- what they undo; but if it is to send that, or to look it up, it still is.
 delete from agent_relay
  where key = any(%(keys)s)
-    or (why = 'undo'
-        and key in (select undoes from agent_actions where key = any(%(keys)s)));
+    or (why = 'undo' and key = any(array(  -- an array, by which an index can be searched
+        select undoes from agent_actions where key = any(%(keys)s))));
 
 -- relay_undo: it happened after its run had been undone: the relay undoes it, too.
 insert into agent_relay (key, why, tool)

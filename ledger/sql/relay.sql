@@ -2,22 +2,48 @@
 -- A line `-- name: purpose` starts each query; parameters are always bound.
 
 -- take_due: take entries that are due, for a while: of many relays one gets each. Of those that
--- share an order_key only the first one: the others wait until it has an end.
-with found as (
-    select q.key from agent_relay q
-     where q.due_at <= clock_timestamp() and q.tool = any(%(tools)s)
-       -- Whether a workflow is alive can be found out in its own namespace only.
-       and not exists (select from agent_actions a join agent_runs r using (run_key)
-                        where a.key = q.key and r.namespace <> %(namespace)s)
-       and (q.order_key is null or not exists (
-            select from agent_relay e where e.order_key = q.order_key and e.seq < q.seq))
+-- share an order_key only the first one: the others wait until it has an end. These come back, too,
+-- not taken, and are due no more until an entry before them is gone. Nothing here waits for a lock:
+-- what is being ended at this moment, and what waits for that, is left to the next look.
+-- (select clock_timestamp()) is one value, by which an index can be searched.
+with due as (
+    select q.*
+      from unnest(%(tools)s::text[]) served (tool)
+     cross join (select distinct unnest(array['', %(namespace)s::text])) own (namespace)
+     cross join lateral (
+           select * from agent_relay
+            where tool = served.tool and namespace = own.namespace and waits_for is null
+              and due_at <= (select clock_timestamp())
+            order by due_at, seq
+            limit %(limit)s
+              for no key update skip locked) q
      order by q.due_at, q.seq
      limit %(limit)s
-       for update of q skip locked
+), first as (
+    select key from due
+     where order_key is null or not exists (
+           select from agent_relay e where e.order_key = due.order_key and e.seq < due.seq)
+     order by due_at, seq
+     limit %(left)s
+), behind as (
+    select due.key, e.key as earlier
+      from due
+     cross join lateral (
+           select key from agent_relay
+            where order_key = due.order_key and seq < due.seq
+            order by seq desc
+            limit 1
+              for key share skip locked) e
+), waiting as (
+    update agent_relay q set waits_for = behind.earlier from behind where q.key = behind.key
+    returning q.*
+), taken as (
+    update agent_relay q set due_at = clock_timestamp() + %(taken_for)s
+      from first where q.key = first.key
+    returning q.*
 )
-update agent_relay q set due_at = clock_timestamp() + %(taken_for)s
-  from found where q.key = found.key
-returning q.*;
+-- In this order: what was taken a moment ago by the same statement cannot be locked.
+select *, false as taken from waiting union all select *, true from taken order by seq;
 
 -- count_start: a relay has begun with the entry; if that is lost, another try comes, later each
 -- time. Not where the entry was changed meanwhile, or is about to be: a relay waits for nobody.
@@ -84,15 +110,23 @@ select pg_notify('commitline_relay', %(key)s);
 select clock_timestamp() as now;
 
 -- take_runs: open runs whose workflows the relay looks at, those first that it saw longest ago.
+with found as (
+    select r.run_key
+      from (select distinct unnest(array['', %(namespace)s::text])) own (namespace)
+     cross join lateral (
+           select run_key, coalesce(looked_at, '-infinity') as looked_at from agent_runs
+            where state <> 'ended' and not starts_with(run_key, 'outbox/')
+              and coalesce(namespace, '') = own.namespace
+              and coalesce(looked_at, '-infinity') < %(before)s
+              and created_at < clock_timestamp() - interval '5 seconds'
+            order by coalesce(looked_at, '-infinity')
+            limit %(limit)s
+              for update skip locked) r
+     order by r.looked_at
+     limit %(limit)s
+)
 update agent_runs r set looked_at = clock_timestamp()
-  from (select run_key from agent_runs
-         where state <> 'ended' and not starts_with(run_key, 'outbox/')
-           and (namespace is null or namespace = %(namespace)s)
-           and created_at < clock_timestamp() - interval '5 seconds'
-           and (looked_at is null or looked_at < %(before)s)
-         order by looked_at nulls first
-         limit %(limit)s
-           for update skip locked) found
+  from found
  where r.run_key = found.run_key
 returning r.*, clock_timestamp() as now;
 
@@ -132,14 +166,16 @@ select q.*, a.parked_reason, a.run_key, a.position,
 
 -- list_lost: runs whose workflows ended without recording it, and what of them stands.
 select r.run_key, r.workflow_id, r.agent, r.workflow_status, r.ended_attempt_at as ended_at,
-       count(*) filter (where a.status = 'done' and a.effect_possible
-                          and a.undone_by is null) as stands,
-       count(*) filter (where a.status = 'pending' and a.dispatched_at is not null) as unknown
-  from agent_runs r join agent_actions a using (run_key)
- where r.workflow_status is not null and r.workflow_status <> 'completed' and r.state = 'ended'
-   and a.duplicate_of is null and a.undoes is null
- group by r.run_key
-having count(*) filter (where a.effect_possible is not false and a.dispatched_at is not null
-                          and a.undone_by is null) > 0
+       a.stands, a.unknown
+  from agent_runs r
+ cross join lateral (
+       select count(*) filter (where status = 'done' and effect_possible
+                                 and undone_by is null) as stands,
+              count(*) filter (where status = 'pending' and dispatched_at is not null) as unknown,
+              count(*) filter (where effect_possible is not false and dispatched_at is not null
+                                 and undone_by is null) as left_over
+         from agent_actions
+        where run_key = r.run_key and duplicate_of is null and undoes is null) a
+ where r.state = 'ended' and r.workflow_status <> 'completed' and a.left_over > 0
  order by r.ended_attempt_at desc, r.run_key
  limit %(limit)s;

@@ -69,7 +69,8 @@ select a.*,
   from agent_actions a
  where a.key in (select key from own
                  union
-                 select u.key from agent_actions u join own on u.undoes = own.key)
+                 -- An array, by which an index can be searched.
+                 select key from agent_actions where undoes = any(array(select key from own)))
  order by a.created_at, a.key;
 
 -- park_pending: a person settles what is still unknown of these runs.

@@ -126,6 +126,7 @@ CONSTRAINTS = {
     "agent_relay": [
         "agent_relay_action_exists",
         "agent_relay_pkey",
+        "agent_relay_waits_for_an_entry",
         "agent_relay_why_is_known",
     ],
     "agent_states": [
@@ -142,6 +143,7 @@ CONSTRAINTS = {
     "agent_schema_migrations": ["agent_schema_migrations_pkey"],
 }
 INDEXES = [
+    "agent_actions_by_time",
     "agent_actions_claimed_for_another",
     "agent_actions_one_live_undo",
     "agent_actions_one_per_position",
@@ -153,6 +155,7 @@ INDEXES = [
     "agent_actions_undoing",
     "agent_actions_undoing_fact",
     "agent_approvals_by_run",
+    "agent_approvals_by_time",
     "agent_approvals_pkey",
     "agent_approvals_waiting",
     "agent_domain_keys_pkey",
@@ -162,19 +165,25 @@ INDEXES = [
     "agent_messages_one_per_request",
     "agent_messages_pkey",
     "agent_questions_by_run",
+    "agent_questions_by_time",
     "agent_questions_pkey",
     "agent_questions_waiting",
+    "agent_relay_by_time",
     "agent_relay_due",
     "agent_relay_in_order",
     "agent_relay_pkey",
+    "agent_relay_waiting",
     "agent_requests_pkey",
     "agent_runs_by_parent",
     "agent_runs_by_workflow",
+    "agent_runs_lost",
+    "agent_runs_newest",
     "agent_runs_open",
     "agent_runs_pkey",
     "agent_runs_uncleared",
     "agent_schema_migrations_pkey",
     "agent_states_pkey",
+    "agent_threads_newest",
     "agent_threads_pkey",
     "agent_values_by_thread",
     "agent_values_pkey",
@@ -703,6 +712,8 @@ def test_a_row_in_python_has_the_columns_of_its_table(
     # `now` is the database's clock when the row was read.
     # When the relay looked, and what it found, is between its sweeps.
     found = {name for (name,) in columns} - {"looked_at", "cleared_at"}
+    # By these alone a relay finds what it may take.
+    found -= {"namespace", "waits_for"} if row is RelayEntry else set()
     # An approval and a question have the workflow id of their run, and whether that is over.
     of_run = {"workflow_id", "run_over"} if row in (Approval, Question) else set()
     others = {"now"} | of_run

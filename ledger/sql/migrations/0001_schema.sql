@@ -122,14 +122,25 @@ create table agent_runs (
     constraint agent_runs_undo_ended_had_begun
         check (undo_ended_at is null or undo_began_at is not null)
 );
--- The runs of one workflow id, the newest first.
+-- The runs of one workflow id, the newest first (get_begun, list_runs).
 create index agent_runs_by_workflow on agent_runs (workflow_id, created_at desc);
 -- The runs of a run's sub-agents. Few runs have a parent, so the index is small.
 create index agent_runs_by_parent on agent_runs (parent_key) where parent_key is not null;
--- The open runs that the relay looks through, those first that it saw longest ago.
-create index agent_runs_open on agent_runs (looked_at nulls first) where state <> 'ended';
--- The ended runs that the relay looks through for what they have left.
-create index agent_runs_uncleared on agent_runs (looked_at nulls first)
+-- The open runs that the relay looks through, those first that it saw longest ago (take_runs). Not
+-- those of the outbox: they have no workflow. Each namespace has its own: where nobody looks for one
+-- namespace, its runs hold up no other.
+create index agent_runs_open
+    on agent_runs (coalesce(namespace, ''), coalesce(looked_at, '-infinity'))
+    where state <> 'ended' and not starts_with(run_key, 'outbox/');
+-- The newest runs (list_runs).
+create index agent_runs_newest on agent_runs (created_at);
+-- The runs that are lost, the last one first (list_lost).
+create index agent_runs_lost on agent_runs (ended_attempt_at)
+    where state = 'ended' and workflow_status <> 'completed';
+-- The ended runs that the relay looks through for what they have left (clear_runs, without_exit);
+-- those of the outbox, of which many may be queued, apart from the others.
+create index agent_runs_uncleared
+    on agent_runs ((workflow_id = 'outbox'), coalesce(looked_at, '-infinity'))
     where cleared_at is null and (state = 'ended' or workflow_id = 'outbox');
 
 -- ------------------------------------------------------------------------------- actions
@@ -275,9 +286,12 @@ create table agent_actions (
 -- A row is written twice. Room on its page, and no index on what changes, make the second
 -- write a heap-only one (HOT).
 with (fillfactor = 75);
+-- The newest actions, and the oldest (list_actions). The one index that each claim writes beside the
+-- two keys: its place is the last page, so it costs the claim little.
+create index agent_actions_by_time on agent_actions (created_at);
 -- The indexes below are partial: an action that is simply done is in none of them.
--- What waits for a person.
-create index agent_actions_parked on agent_actions (parked_at) where parked_at is not null;
+-- What waits for a person, the longest waiting first (list_actions).
+create index agent_actions_parked on agent_actions (created_at, key) where parked_at is not null;
 -- An unknown action of a tool without a domain key holds back its own repetition in the whole
 -- conversation (open_unknown).
 create index agent_actions_open_unknown
@@ -340,6 +354,8 @@ create table agent_threads (
     -- Bug prevented: a first commit whose version no reader can name.
     constraint agent_threads_version_counts_from_zero check (version >= 0)
 );
+-- The newest conversations (list_threads).
+create index agent_threads_newest on agent_threads (created_at);
 
 create table agent_messages (
     thread_id      text        not null,
@@ -460,7 +476,9 @@ create table agent_approvals (
     constraint agent_approvals_edits_are_approved
         check (edited_args is null or decision = 'approved')
 );
-create index agent_approvals_waiting on agent_approvals (requested_at) where decision is null;
+-- Those that wait, and all, the longest waiting first (list_approvals); those of a run.
+create index agent_approvals_waiting on agent_approvals (requested_at, key) where decision is null;
+create index agent_approvals_by_time on agent_approvals (requested_at, key);
 create index agent_approvals_by_run on agent_approvals (run_key);
 
 -- Questions that calls raise midway, and the one answer to each.
@@ -501,8 +519,10 @@ create table agent_questions (
     -- Bug prevented: a tool that reads "nothing" where it needs a decision.
     constraint agent_questions_answer_has_a_value check (answer::text <> 'null')
 );
-create index agent_questions_waiting on agent_questions (raised_at)
+-- Those that wait, and all, the longest waiting first (list_questions); those of a run.
+create index agent_questions_waiting on agent_questions (raised_at, key, number)
  where answered_at is null and replaced_at is null;
+create index agent_questions_by_time on agent_questions (raised_at, key, number);
 create index agent_questions_by_run on agent_questions (run_key);
 
 -- --------------------------------------------------------------------------------- relay
@@ -518,7 +538,12 @@ create table agent_relay (
     why         text        not null,
     -- A worker that serves this tool can take it.
     tool        text        not null,
+    -- Of its run's workflow: only there a relay can find out whether that is alive. '' is any.
+    namespace   text        not null,
     order_key   text,
+    -- An entry before it in its order, as a relay that looked found it: no relay looks at this one
+    -- until that one is gone, so it holds up nobody. Null also where no relay has looked yet.
+    waits_for   text,
     -- Not started before; null where it waits for a person.
     due_at      timestamptz default clock_timestamp(),
     -- How often a relay has begun with it.
@@ -528,10 +553,34 @@ create table agent_relay (
     -- Bug prevented: an entry that no relay can ever finish.
     constraint agent_relay_action_exists
         foreign key (key) references agent_actions (key) on delete cascade,
+    -- Bug prevented: an entry that waits for ever, because the one before it was gone when it began
+    -- to wait, or goes without waking it. Whoever writes waits_for locks that entry in share.
+    constraint agent_relay_waits_for_an_entry
+        foreign key (waits_for) references agent_relay (key) on delete set null,
     constraint agent_relay_why_is_known check (why in ('send', 'lookup', 'undo'))
 );
-create index agent_relay_due on agent_relay (due_at);
+-- What is due, by who may take it: what nobody takes holds up nobody else (take_due).
+create index agent_relay_due on agent_relay (tool, namespace, due_at, seq) where waits_for is null;
+-- The whole queue, the next one first (list_relay).
+create index agent_relay_by_time on agent_relay (due_at, seq);
+-- What comes before an entry in its order (take_due, get_relay_entry, list_relay).
 create index agent_relay_in_order on agent_relay (order_key, seq) where order_key is not null;
+-- What waits for an entry that goes.
+create index agent_relay_waiting on agent_relay (waits_for) where waits_for is not null;
+
+-- Bug prevented: an entry that a relay of another namespace takes, because one of the statements that
+-- queue an action does not name its own.
+create function commitline_name_namespace()
+returns trigger
+language plpgsql as $function$
+begin
+    new.namespace := coalesce((select r.namespace from agent_actions a join agent_runs r using (run_key)
+                                where a.key = new.key), '');
+    return new;
+end
+$function$;
+create trigger agent_relay_has_its_namespace before insert on agent_relay
+    for each row execute function commitline_name_namespace();
 
 -- -------------------------------------------------------------------------------- outbox
 

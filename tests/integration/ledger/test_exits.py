@@ -390,3 +390,17 @@ async def test_a_run_that_has_left_nothing_is_looked_at_once_until_it_goes_on(
     now = await ledger.relay.now()
     looked_at.append((await ledger.relay.clear_runs(limit=10, before=now))[0])
     assert looked_at == [0, 1]
+
+
+async def test_an_outbox_that_waits_is_looked_through_once_and_not_by_each_sweep(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client, ledger_database_url: str
+) -> None:
+    key = await intended(ledger_database_url)
+    await sweep(ledger, pool, temporal_client)
+    looked_at = [(await ledger.relay.clear_runs(limit=10, before=await ledger.relay.now()))[0]]
+
+    await sql(pool, "update agent_runs set looked_at = looked_at - interval '10 minutes'")
+
+    looked_at.append((await ledger.relay.clear_runs(limit=10, before=await ledger.relay.now()))[0])
+    assert looked_at == [0, 1]
+    assert await queued(ledger, key) == "send"

@@ -137,8 +137,8 @@ async def test_of_many_relays_each_due_row_goes_to_one_and_no_other_row_to_any(
     await asyncio.gather(*(queue(pool, key) for key in due))
     await queue(pool, later, due_in=600)
     await queue(pool, unserved, tool="mail")
-    await queue(pool, elsewhere)
     await sql(pool, "update agent_runs set namespace = 'theirs' where run_key = %(run)s", run=OTHER)
+    await queue(pool, elsewhere)
 
     taken = await asyncio.gather(*(take(ledger, limit=7) for _ in range(12)))
     again = await take(ledger)
@@ -161,6 +161,7 @@ async def test_of_rows_in_order_only_the_first_is_taken_until_it_has_an_end(
     await queue(pool, free, order="account-2")
 
     begun = await take(ledger)
+    waiting = await sql(pool, "select key from agent_relay where waits_for is not null")
     turns = [(await ledger.relay.entry(key) or (None, None))[1] for key in (first, second)]
     await ledger.park_unsent(first, "not sent")
     await ledger.relay.dequeue_if_settled(first)
@@ -170,10 +171,76 @@ async def test_of_rows_in_order_only_the_first_is_taken_until_it_has_an_end(
     await ledger.relay.call_off(second, "nobody wants it any more", kind="NeverSent")
 
     assert begun == [first, free]
+    assert len(waiting) == 2
     assert turns == [True, False]
     assert held_back == []
     assert freed == [second]
     assert await take(ledger) == [third]
+
+
+async def test_many_that_wait_for_a_parked_one_of_their_order_hold_up_no_other(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    first = await parked(ledger, "0.0")
+    fresh = await intent(ledger, pool, "0.1")
+    await queue(pool, first.key, order="account-1")
+    await ledger.relay.dequeue_if_settled(first.key)
+    await sql(
+        pool,
+        "with run as (insert into agent_runs (run_key, workflow_id, agent, input_digest,"
+        " opened_attempt_at) select 'outbox/' || n, 'outbox', '', '', now()"
+        " from generate_series(1, 1000) n returning run_key), action as (insert into"
+        " agent_actions (key, tool, args, run_key, position, effect, requested_digest,"
+        " effective_digest, relayed) select run_key || ':0', 'charge', '{}', run_key, '0',"
+        " 'at_most_once', '', '', true from run returning key)"
+        " insert into agent_relay (key, why, tool, order_key, due_at)"
+        " select key, 'send', 'charge', 'account-1', now() - interval '1 hour' from action",
+    )
+    await queue(pool, fresh)
+
+    taken = await take(ledger)
+    (left,) = await sql(
+        pool, "select count(*) as looked_at from agent_relay where waits_for is null"
+    )
+
+    assert taken == [fresh]
+    assert left["looked_at"] == 2  # the first, which is parked, and what was taken
+
+
+async def test_what_waits_for_one_of_its_order_is_taken_when_that_ends_during_a_look(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    first, second, third = [await intent(ledger, pool, f"0.{n}") for n in range(3)]
+    for key in (first, second, third):
+        await queue(pool, key, order="account-1")
+    await take(ledger)
+    await sql(pool, "update agent_relay set waits_for = null, due_at = clock_timestamp()")
+
+    ends = "delete from agent_relay where key = %(key)s"
+    async with holding(pool, ends, commits=True, key=first):
+        during = await take(ledger)  # it waits for no lock
+    begins_to_wait = "update agent_relay set waits_for = %(first)s where key = %(key)s"
+    after = await take(ledger)
+    async with holding(pool, begins_to_wait, commits=True, first=second, key=third):
+        ending = asyncio.create_task(ledger.relay.call_off(second, "not wanted", kind="NotWanted"))
+        await until_blocked(pool, 1)
+    await ending
+
+    assert during == []
+    assert after == [second]
+    assert await take(ledger) == [third]
+
+
+async def test_what_no_worker_here_may_take_holds_up_no_other(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    await sql(pool, "update agent_runs set namespace = 'theirs' where run_key = %(run)s", run=OTHER)
+    unserved, ours = [await intent(ledger, pool, f"0.{n}") for n in range(2)]
+    elsewhere = await intent(ledger, pool, "0.0", run=OTHER)
+    for key, tool in ((unserved, "mail"), (elsewhere, "charge"), (ours, "charge")):
+        await queue(pool, key, tool=tool)
+
+    assert await take(ledger, limit=1) == [ours]
 
 
 async def test_each_lost_settling_is_followed_by_another_one_later_and_later(
