@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from uuid import uuid4
 
 from structlog.testing import capture_logs
 from temporalio.client import ScheduleDescription
@@ -14,9 +15,10 @@ from temporalio.client import ScheduleDescription
 from commitline import Agent, App, Effect, NotAttempted, ScriptedModel, ToolContext, tool
 from commitline.activities.model.scripted_model import say
 from commitline.activities.runs.relay_triggers import schedule_id
-from commitline.identity import ActionKey
+from commitline.identity import ActionKey, RunKey
 from commitline.ledger import ActionLedger
 from commitline.testing.proxy import TcpProxy
+from commitline.tests.builders import action_request, after_noon, attempt, dispatched, open_run
 
 from .bench import Bench, eventually, fresh_id
 from .relay_bench import another, ends, intend, ledger_of, look, relaying
@@ -216,3 +218,44 @@ async def test_a_worker_whose_schedule_is_refused_works_without_and_says_so(benc
         "relay.schedule_refused"
     ]
     assert sent.state == "ok"
+
+
+async def test_what_others_rely_on_is_sent_though_its_run_was_stopped_unless_it_needs_an_approval(
+    bench: Bench,
+) -> None:
+    post = Post()
+
+    @tool(effect=Effect.IDEMPOTENT, approval=True)
+    async def pay(to: str) -> str:
+        """Pay somebody."""
+        raise AssertionError("nobody approved it for those who rely on it")
+
+    app = App(post.app.agents, tools=[pay])
+    run = RunKey(f"{fresh_id('stopped')}/{uuid4()}")
+    async with ledger_of(bench) as ledger:
+        await open_run(ledger, run, spec="{}")
+        keys = [await handed_back(ledger, run, at, name) for at, name in enumerate(("send", "pay"))]
+        await bench.sql(
+            "insert into agent_intents (key, role, relies)"
+            " select unnest(%(keys)s::text[]), current_user, true",
+            keys=keys,
+        )
+        at = after_noon(60)
+        await ledger.runs.stop(run, workflow_id="w", agent="a", reason="ada", attempt_at=at)
+        await ledger.runs.end(run, attempt_at=at)
+        async with relaying(bench).serving(app):
+            await look(bench)
+            sent, refused = await ends(ledger, keys)
+
+    assert (sent.state, sent.adopted, post.keys) == ("ok", True, [sent.idempotency_key])
+    assert (refused.state, refused.effect_possible) == ("error", False)
+    assert "IntentRefused" in (refused.result or "")
+
+
+async def handed_back(ledger: ActionLedger, run: RunKey, at: int, name: str) -> ActionKey:
+    """An intent of a run, between two tries."""
+    by = attempt(1)
+    request = action_request(run, f"0.{at}", tool=name, args=f'{{"to":"{name}"}}')
+    claim = await dispatched(ledger, request, by)
+    assert await ledger.hand_back(claim, by)
+    return claim.key
