@@ -93,6 +93,9 @@ class Attempt:
     """How long, from the claim, the attempt may still send something. By default its lease."""
     scheduled_at: datetime | None = None
     """When the workflow scheduled the call, by the engine's clock: before all its attempts."""
+    engine_now: datetime | None = None
+    """The engine's clock at this claim: ``started_at``, and what the attempt has lasted since, by
+    the clock of its own process. By default ``started_at``."""
     repeats: bool = False
     """Whether another attempt at this call came before it: what that one wrote may be lost."""
 
@@ -241,6 +244,8 @@ class Action:
     """JSON text of what it changed in the conversation's state, recorded with its outcome."""
     undoes_domain_key: str | None = None
     """The business fact that it undoes, where its tool names one."""
+    clocks_apart: timedelta | None = None
+    """How far the database's clock was ahead of the engine's when it was dispatched."""
     live_undo_of: ActionKey | None = None
     """The action that it may be undoing now, or may have undone; an action has one such undo."""
     adopted_at: datetime | None = None
@@ -274,17 +279,31 @@ class Action:
         """Whether an attempt so far may still send something, also one that lost its claim."""
         return self.sent_until is not None and self.sent_until > self.now
 
-    @property
-    def key_life(self) -> timedelta | None:
-        """How long the downstream system still remembers the key; None is for ever."""
+    def now_by(self, attempt: Attempt) -> tuple[datetime, datetime]:
+        """Return the present, at the earliest and at the latest, as an attempt may take it.
+
+        The database's clock may have jumped since the dispatch, by a failover to a server with
+        another clock, or the engine's. What has passed by one of them only may not have passed.
+        """
+        if self.clocks_apart is None:
+            return self.now, self.now
+        by_engine = (attempt.engine_now or attempt.started_at) + self.clocks_apart
+        return min(self.now, by_engine), max(self.now, by_engine)
+
+    def key_life(self, attempt: Attempt | None = None) -> timedelta | None:
+        """Return how long the downstream system still remembers the key; None is for ever.
+
+        Args:
+            attempt: The attempt that is to send it; without one the database's clock counts alone.
+        """
         if self.key_ttl is None or self.dispatched_at is None:
             return None
-        return self.key_ttl - (self.now - self.dispatched_at)
+        now = self.now if attempt is None else self.now_by(attempt)[1]
+        return self.key_ttl - (now - self.dispatched_at)
 
-    @property
-    def key_forgotten(self) -> bool:
+    def key_forgotten(self, attempt: Attempt | None = None) -> bool:
         """Whether the downstream system has forgotten the key: it would take a new call for new."""
-        life = self.key_life
+        life = self.key_life(attempt)
         return life is not None and life <= timedelta()
 
     @property

@@ -265,7 +265,7 @@ class _Claimant:
             case Verdict.LOOK_UP:
                 taken = await self._take(row, "take_to_look_up")
                 call = await self._stored_call(row, taken, taken_over=True)
-                return LookUp(call, settles_in(taken, self._request))
+                return LookUp(call, settles_in(taken, self._request, self._attempt))
 
     async def _dispatch(self, intent: Action) -> Claim:
         found = await self._facts.in_the_way(intent)
@@ -315,7 +315,7 @@ class _Claimant:
             return Accepted(intent)
         written = await fetch_one(self._connection, Action, "insert_dispatched", **row)
         if self._attempt.repeats and await execute(self._connection, "failed_over", **row):
-            return await self._act_on(written, take_over(written, can_look_up=request.can_look_up))
+            return await self._act_on(written, take_over(written, request, self._attempt))
         return stored_call(written, request, self._attempt, taken_over=False)
 
     async def _insert_duplicate(self, original: Action) -> AlreadyDone | Parked:

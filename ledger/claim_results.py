@@ -133,6 +133,7 @@ def attempt_parameters(attempt: Attempt) -> dict[str, Any]:
     """Return the query parameters of an attempt: whose the row is, and for how long."""
     return {
         "attempt_at": attempt.started_at,
+        "engine_now": attempt.engine_now or attempt.started_at,
         "token": attempt.token,
         "lease": attempt.lease,
         "deadline": attempt.lease if attempt.deadline is None else attempt.deadline,
@@ -174,7 +175,7 @@ def stored_call(
         taken_over=taken_over,
         settles_for=None if row.key == request.key else request.key,
         failures=row.failures,
-        key_life=row.key_life if taken_over else None,
+        key_life=row.key_life(attempt) if taken_over else None,
         can_look_up=request.can_look_up,
         questions=questions,
     )

@@ -146,14 +146,15 @@ def _judge_attempt(found: Action, request: ActionRequest, attempt: Attempt) -> V
             f"{found.key} is owned by the attempt of {found.attempt_at.isoformat()}; "
             f"this one began at {attempt.started_at.isoformat()}"
         )
-    return take_over(found, can_look_up=request.can_look_up, lookup_only=request.lookup_only)
+    return take_over(found, request, attempt)
 
 
-def take_over(found: Action, *, can_look_up: bool, lookup_only: bool = False) -> Verdict:
+def take_over(found: Action, request: ActionRequest, attempt: Attempt) -> Verdict:
     """Judge a dispatched row whose attempt is over, by the row's effect, not by newer code."""
-    if lookup_only or found.undone_by is not None:  # it would happen after it was undone
+    can_look_up = request.can_look_up
+    if request.lookup_only or found.undone_by is not None:  # it would happen after it was undone
         return Verdict.LOOK_UP if can_look_up else Verdict.PARK
-    if found.effect is Effect.IDEMPOTENT and not found.key_forgotten:
+    if found.effect is Effect.IDEMPOTENT and not found.key_forgotten(attempt):
         return Verdict.TAKE_OVER
     if found.effect is Effect.AT_MOST_ONCE:
         # The downstream system is at work on it: the same request again is no second effect.
@@ -161,14 +162,14 @@ def take_over(found: Action, *, can_look_up: bool, lookup_only: bool = False) ->
     return Verdict.LOOK_UP if can_look_up else Verdict.PARK
 
 
-def settles_in(found: Action, request: ActionRequest) -> timedelta:
+def settles_in(found: Action, request: ActionRequest, attempt: Attempt) -> timedelta:
     """Return from when on "not found" means that no attempt so far had an effect.
 
     Not before the last of them can have sent something, and not before the downstream system
-    shows what it was sent.
+    shows what it was sent; both have passed by the database's clock and by the engine's.
     """
     assert found.sent_until is not None, "agent_actions_dispatch_is_complete"
-    return found.sent_until + request.settles_after - found.now
+    return found.sent_until + request.settles_after - found.now_by(attempt)[0]
 
 
 def why_parked(found: Action, *, lookup_only: bool = False) -> str:
@@ -210,7 +211,7 @@ def judge_holder(holder: Action, request: ActionRequest, attempt: Attempt) -> Ve
         return Verdict.DISPATCH  # its attempt sent nothing, and is over
     if holder.claimed_by == request.key:
         return _judge_attempt(holder, request, attempt)
-    return Verdict.WAIT if holder.leased else take_over(holder, can_look_up=request.can_look_up)
+    return Verdict.WAIT if holder.leased else take_over(holder, request, attempt)
 
 
 def _shown(holder: Action, request: ActionRequest) -> str:

@@ -105,6 +105,6 @@ def check_reopens(key: ActionKey, found: Action | None, run: Run | None) -> Acti
         raise ReopenRefused(f"{key} is of a workflow whose tools the relay does not have")
     if found.dispatched_at is not None and found.effect is Effect.AT_MOST_ONCE:
         raise ReopenRefused(f"{key} may have happened, and {found.tool} must not be sent twice")
-    if found.effect is Effect.IDEMPOTENT and found.key_forgotten:
+    if found.effect is Effect.IDEMPOTENT and found.key_forgotten():
         raise ReopenRefused(f"the downstream system has forgotten the key of {key} by now")
     return found

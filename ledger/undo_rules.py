@@ -201,7 +201,7 @@ def _may_be_tried(row: Action, since: datetime | None) -> bool:
     if row.duplicate_of is not None or row.effect is Effect.AT_MOST_ONCE:
         return False
     tried = since is not None and row.parked_at is not None and row.parked_at >= since
-    forgotten = row.effect is Effect.IDEMPOTENT and row.key_forgotten
+    forgotten = row.effect is Effect.IDEMPOTENT and row.key_forgotten()
     return not (tried or row.leased or forgotten)
 
 

@@ -126,11 +126,12 @@ class Claims:
     async def claim_once(self) -> Claim:
         """Claim, without waiting; register the run first where the ledger does not have it."""
         try:
-            return await self._ledger.claim(self._request, self._attempt)
+            return await self._ledger.claim(self._request, self._attempt_now())
         except RunNotRunning as err:
             if err.known:
                 raise
-        # No activity of ours has opened it, or a failover lost it.
+        # No activity of ours has opened it, or a failover lost it: an attempt before this one has
+        # opened it, and what that wrote may be lost with it.
         info = activity.info()
         await self._ledger.runs.open(
             run_key=self._call.header.run_key,
@@ -139,15 +140,22 @@ class Claims:
             input_digest="",
             attempt_at=info.started_time,
             namespace=info.namespace,
+            lost=self._attempt.repeats,
         )
-        return await self._ledger.claim(self._request, self._attempt)
+        return await self._ledger.claim(self._request, self._attempt_now())
+
+    def _attempt_now(self) -> Attempt:
+        """Return the attempt, with the engine's clock as this process counts it on."""
+        lasted = timedelta(seconds=self._call.spent())
+        return replace(self._attempt, engine_now=self._attempt.started_at + lasted)
 
     async def send_after_lookup(self, call: Dispatched) -> Dispatched:
         """Turn a claim to look up into one to call: the action surely never happened."""
         self._requested_at = now()
+        call = replace(call, attempt=self._attempt_now(), taken_over=False, key_life=None)
         await self._ledger.send_after_lookup(self._request, call)
         self._claimed_at = now()
-        return replace(call, taken_over=False, key_life=None)
+        return call
 
     async def hand_back(self, row: ActionRequest | Dispatched, *, failures: int = 0) -> bool:
         """Make the row an intent again, where this attempt sent nothing; return whether it is.

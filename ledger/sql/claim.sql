@@ -15,12 +15,13 @@ with run as (
     insert into agent_actions (
         key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, effect,
         key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-        lease_until, sent_until, tries, dispatched_at, compensator)
+        lease_until, sent_until, tries, dispatched_at, compensator, clocks_apart)
     select %(key)s, %(tool)s, %(args)s::json, run.run_key, %(position)s, %(thread_id)s,
            %(idempotency_key)s, %(domain_key)s::text, %(effect)s, %(key_ttl)s::interval,
            %(requested_digest)s, %(effective_digest)s, %(token)s::uuid, %(key)s,
            %(attempt_at)s::timestamptz, clock_timestamp() + %(lease)s::interval,
-           clock_timestamp() + %(deadline)s::interval, 1, clock_timestamp(), %(compensator)s
+           clock_timestamp() + %(deadline)s::interval, 1, clock_timestamp(), %(compensator)s,
+           clock_timestamp() - %(engine_now)s::timestamptz
       from run
      where not exists (select from agent_domain_keys where domain_key = %(domain_key)s)
        -- An equal call of an earlier turn is not unknown: see open_unknown.
@@ -88,13 +89,14 @@ select run_key from agent_runs
 insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
     effect, key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-    lease_until, sent_until, tries, dispatched_at, compensator, undoes, undoes_domain_key)
+    lease_until, sent_until, tries, dispatched_at, compensator, undoes, undoes_domain_key,
+    clocks_apart)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
     %(requested_digest)s, %(effective_digest)s, %(token)s, %(key)s, %(attempt_at)s,
     clock_timestamp() + %(lease)s, clock_timestamp() + %(deadline)s, 1, clock_timestamp(),
-    %(compensator)s, %(undoes)s, %(undoes_domain_key)s)
+    %(compensator)s, %(undoes)s, %(undoes_domain_key)s, clock_timestamp() - %(engine_now)s)
 returning *, clock_timestamp() as now;
 
 -- insert_intent: a run's action that the relay sends.
@@ -146,7 +148,8 @@ update agent_actions
        looking_up = false,
        in_progress = false,
        tries = tries + 1,
-       dispatched_at = coalesce(dispatched_at, clock_timestamp())
+       dispatched_at = coalesce(dispatched_at, clock_timestamp()),
+       clocks_apart = coalesce(clocks_apart, clock_timestamp() - %(engine_now)s)
  where key = %(key)s and status = 'pending'
 returning *, clock_timestamp() as now;
 
@@ -165,7 +168,8 @@ returning *, clock_timestamp() as now;
 update agent_actions
    set looking_up = false, in_progress = false, tries = tries + 1,
        lease_until = clock_timestamp() + %(lease)s,
-       sent_until = clock_timestamp() + %(deadline)s
+       sent_until = clock_timestamp() + %(deadline)s,
+       clocks_apart = clock_timestamp() - %(engine_now)s
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
 returning key;
 
@@ -183,7 +187,7 @@ returning key;
 -- or a person settles it.
 update agent_actions
    set claim_token = null, claimed_by = null, attempt_at = null, lease_until = null,
-       sent_until = null, dispatched_at = null, tries = tries - 1,
+       sent_until = null, dispatched_at = null, clocks_apart = null, tries = tries - 1,
        failures = greatest(failures, %(failures)s), undone_by = null
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and tries = 1
    and not looking_up and parked_at is null

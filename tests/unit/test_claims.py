@@ -22,6 +22,7 @@ from commitline.ledger.claim_rules import (
 from commitline.ledger.outcome_rules import CONFLICT, raise_if_conflict
 from commitline.tests.builders import NOON, action_request, action_row
 
+HOUR = timedelta(hours=1)
 MINUTE = timedelta(minutes=1)
 KEY = ActionKey("r/1:0.0")
 OTHER = ActionKey("r/1:1.0")
@@ -154,7 +155,7 @@ def test_a_lost_attempt_is_repeated_only_where_the_key_still_counts(
 ) -> None:
     found = replace(DISPATCHED, effect=effect, key_ttl=key_ttl, now=NOON + age)
 
-    assert take_over(found, can_look_up=can_look_up) is verdict
+    assert take_over(found, replace(REQUEST, can_look_up=can_look_up), LATER) is verdict
 
 
 @pytest.mark.parametrize(
@@ -255,11 +256,11 @@ def test_a_key_lives_from_its_first_dispatch(
 ) -> None:
     found = replace(DISPATCHED, key_ttl=key_ttl, now=NOON + age)
 
-    assert found.key_life == life
+    assert found.key_life() == life
 
 
 def test_a_key_that_was_never_sent_does_not_age() -> None:
-    assert replace(INTENT, key_ttl=MINUTE, now=NOON + 5 * MINUTE).key_life is None
+    assert replace(INTENT, key_ttl=MINUTE, now=NOON + 5 * MINUTE).key_life() is None
 
 
 @pytest.mark.parametrize("effect", [Effect.IDEMPOTENT, Effect.LOOKUP, Effect.AT_MOST_ONCE])
@@ -277,8 +278,52 @@ def test_not_found_counts_after_what_could_be_sent_would_show(
 ) -> None:
     found = replace(DISPATCHED, effect=effect, sent_until=NOON + 3 * MINUTE, now=NOON + age)
 
-    assert settles_in(found, replace(REQUEST, settles_after=MINUTE)) == left
-    assert settles_in(found, replace(REQUEST, settles_after=timedelta())) == left - MINUTE
+    assert settles_in(found, replace(REQUEST, settles_after=MINUTE), LATER) == left
+    assert settles_in(found, replace(REQUEST, settles_after=timedelta()), LATER) == left - MINUTE
+
+
+@pytest.mark.parametrize(
+    ("database", "engine", "left"),
+    [
+        (9 * MINUTE, 9 * MINUTE, -5 * MINUTE),
+        (9 * MINUTE, MINUTE, 3 * MINUTE),  # the database's clock has jumped ahead
+        (MINUTE, 9 * MINUTE, 3 * MINUTE),  # it has jumped back, or the engine's ahead
+        (9 * MINUTE, -HOUR, HOUR + 4 * MINUTE),  # the engine's has jumped back
+    ],
+)
+def test_not_found_counts_once_both_clocks_say_so(
+    database: timedelta, engine: timedelta, left: timedelta
+) -> None:
+    apart = timedelta(hours=2)
+    found = replace(
+        DISPATCHED,
+        effect=Effect.LOOKUP,
+        sent_until=NOON + 3 * MINUTE,
+        clocks_apart=apart,
+        now=NOON + database,
+    )
+    by = replace(LATER, engine_now=NOON - apart + engine)
+
+    assert settles_in(found, replace(REQUEST, settles_after=MINUTE), by) == left
+
+
+@pytest.mark.parametrize(
+    ("database", "engine", "verdict"),
+    [
+        (MINUTE, MINUTE, Verdict.TAKE_OVER),
+        (HOUR, MINUTE, Verdict.PARK),
+        (-HOUR, HOUR, Verdict.PARK),  # the database's clock has jumped back
+    ],
+)
+def test_a_key_is_forgotten_as_soon_as_one_clock_says_so(
+    database: timedelta, engine: timedelta, verdict: Verdict
+) -> None:
+    found = replace(
+        DISPATCHED, key_ttl=HOUR, clocks_apart=timedelta(minutes=-5), now=NOON + database
+    )
+    by = replace(LATER, engine_now=NOON + timedelta(minutes=5) + engine)
+
+    assert take_over(found, REQUEST, by) is verdict
 
 
 def test_a_claim_is_reduced_to_what_records_its_outcome() -> None:

@@ -179,6 +179,9 @@ create table agent_actions (
     claimed_by          text,
     -- When the attempt that claimed last began, by the engine's clock.
     attempt_at          timestamptz,
+    -- How far our clock was ahead of the engine's at the dispatch by which sent_until counts. One of
+    -- them may jump: what time alone decides counts once it has passed by both.
+    clocks_apart        interval,
     -- Until then no other attempt takes the row over.
     lease_until         timestamptz,
     -- Until then an attempt so far may still send something. "Not found downstream" counts only
