@@ -65,6 +65,7 @@ def departures(stage: Stage) -> Played[Departure]:
             "in time": _leave_while_charging("services:till", grace="30", delay_seconds=2),
             "a coroutine": _leave_while_charging("services:till", grace="1"),
             "a thread": _leave_while_charging("services:threads", grace="1"),
+            "sorry": _leave_while_charging("services:sorry", grace="1"),
         }
     )
 
@@ -93,6 +94,18 @@ def test_a_call_that_outlasts_the_grace_period_is_taken_over_under_the_same_key(
     assert left.after.effects == {"charge:4821": 1}
     assert [action.state for action in left.after.actions] == ["ok"]
     assert (result.status, json.loads(result.content)["order_id"]) == ("ok", "4821")
+
+
+def test_what_a_tool_returns_when_its_worker_is_told_to_go_proves_nothing(
+    departures: Played[Departure],
+) -> None:
+    left = departures["sorry"]
+    (result,) = left.after.results
+
+    assert (left.status, left.row_then) == (0, "dispatched")
+    assert left.after.sent["charge"] == [CHARGE], "it must not be sent twice"
+    assert [action.state for action in left.after.actions] == ["unknown"]
+    assert result.status == "unknown"
 
 
 # --- at its start

@@ -79,6 +79,37 @@ threads = App(
 )
 
 
+@tool(effect=Effect.AT_MOST_ONCE)
+async def charge_and_say_sorry(order_id: str, amount_cents: int) -> str:
+    """Charge, and return something else when the call is cancelled."""
+    body = {"order_id": order_id, "amount_cents": amount_cents}
+    await payments.post("/charges", body, idempotency_key=f"order-{order_id}-charge")
+    try:
+        while HOLD.exists():  # noqa: ASYNC110 - another process takes it away
+            await asyncio.sleep(0.02)
+    except asyncio.CancelledError:
+        return "I was cancelled, sorry"
+    return "charged"
+
+
+sorry = App(
+    [
+        Agent(
+            "support",
+            model=ScriptedModel(
+                "sorry",
+                [
+                    call(("charge_and_say_sorry", {"order_id": "4821", "amount_cents": 4900})),
+                    say("who knows"),
+                ],
+            ),
+            instructions="",
+            tools=[charge_and_say_sorry],
+        )
+    ]
+)
+
+
 def _out_of_service_once(_: ModelRequest) -> Completion:
     if COUNT_FILE.read_text().split().count("1") == 1:
         raise ModelUnavailable("overloaded")
