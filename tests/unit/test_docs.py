@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 from uuid import uuid4
 
 import pytest
 import typer
+from temporalio.client import Client
 
 from commitline import cli, errors
 from commitline.config import PREFIX, Settings
 from commitline.devstack import DevStack
+from commitline.ledger import ActionLedger, ledger_pool
 from commitline.testing.demo.scenarios import SCENARIOS
 from commitline.testing.processes import ProviderProcess, WorkerProcess
+from commitline.worker import app_worker
 
 ROOT = Path(__file__).parents[2]
 NO_SOURCE = {"tests", "bench", "docs", "build", "dist"}
@@ -94,6 +101,68 @@ def test_the_ledgers_program_prints_what_its_page_says(database_url: str, tmp_pa
     )
 
     assert done.stdout == printed, done.stderr
+
+
+async def test_every_way_to_start_a_run_that_is_shown_starts_it(
+    temporal_client: Client,
+    devstack: DevStack,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    page = read("docs/starting-runs.md")
+    app, script, web, scheduled = (executed(one) for one in blocks(page, "python"))
+    settings = Settings(database_url=database_url, task_queue=f"docs-{uuid4()}", relay_seconds=0)
+    monkeypatch.setenv("TEMPORAL_ADDRESS", devstack.temporal_address)
+    monkeypatch.setenv("COMMITLINE_DATABASE_URL", database_url)
+    monkeypatch.setenv("COMMITLINE_TASK_QUEUE", settings.task_queue)
+
+    async with ledger_pool(database_url, size=4) as pool:
+        ledger = ActionLedger(pool)
+        async with app_worker(app["app"], client=temporal_client, ledger=ledger, settings=settings):
+            answer = await script["credit_order"]("4821")
+            replies = await asgi_replies(
+                web["web"], [("POST", "/4821"), ("GET", "/credit-4821"), ("GET", "/nobody")]
+            )
+            by_schedule = await scheduled["credit_of"](date(2026, 12, 1), "4821")
+            cells: dict[str, Any] = {}
+            for cell in blocks(page, "ipython"):
+                code = compile(cell, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                await eval(code, cells)
+
+    assert (answer, by_schedule) == ("Credited.", "credit-4821-2026-12-01")
+    assert replies == [
+        (202, {"run": "credit-4821"}),
+        (200, {"run": "credit-4821", "state": "completed"}),
+        (404, {"error": "CL504", "message": ANY}),
+    ]
+    assert {"Credited.", "0.0 credit ok"} <= {*capsys.readouterr().out.splitlines()}
+
+
+def executed(program: str) -> dict[str, Any]:
+    """Return the names that a program defines, run as a module is that somebody imports."""
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(compile(program, "page", "exec", dont_inherit=True), namespace)
+    return namespace
+
+
+async def asgi_replies(web: Any, requests: list[tuple[str, str]]) -> list[tuple[int, Any]]:
+    """Start an ASGI application, send it requests, and shut it down, as a server does."""
+    told: asyncio.Queue[Any] = asyncio.Queue()
+    said: asyncio.Queue[Any] = asyncio.Queue()
+    running = asyncio.create_task(web({"type": "lifespan"}, told.get, said.put))
+    await told.put({"type": "lifespan.startup"})
+    assert (await said.get())["type"] == "lifespan.startup.complete"
+    replies = []
+    for method, path in requests:
+        sent: asyncio.Queue[Any] = asyncio.Queue()
+        await web({"type": "http", "method": method, "path": path}, told.get, sent.put)
+        head, body = await sent.get(), await sent.get()
+        replies.append((head["status"], json.loads(body["body"])))
+    await told.put({"type": "lifespan.shutdown"})
+    assert (await said.get())["type"] == "lifespan.shutdown.complete"
+    await running
+    return replies
 
 
 def test_the_readme_is_short() -> None:
