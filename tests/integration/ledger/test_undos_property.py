@@ -200,16 +200,17 @@ async def each_kind_once(crowd: Crowd, order: str) -> None:
     await crowd.play(second, "record")
     await crowd.settle()
     assert isinstance(await crowd.ledger.claim(second, attempt()), AlreadyDone)
+    await crowd.play(early, "record")
     back = crowd.refund(order, f"{order}-back")
     await crowd.play(back, "decline")
     await crowd.play(crowd.refund(order, None), "park")
-    await crowd.play(early, "record")
+    await crowd.play(crowd.refund(order, f"{order}-refund"), "record")
     await crowd.settle()
     rows = [await crowd.ledger.get(one.key) for one in (first, second)]
     assert all(one is not None and one.undone_by is not None for one in rows)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 async def test_what_is_charged_is_refunded_once_and_all_who_were_told_of_it_read_so(
     ledger: ActionLedger, pool: Pool, seed: int
 ) -> None:
@@ -218,7 +219,7 @@ async def test_what_is_charged_is_refunded_once_and_all_who_were_told_of_it_read
     crowd = Crowd(ActionLedger(pool, statement_seconds=20), pool, Random(seed))
     for order in ORDERS:
         await each_kind_once(crowd, order)
-    await asyncio.gather(*(crowd.work(20) for _ in range(8)))
+    await asyncio.gather(*(crowd.work(15) for _ in range(8)))
 
     rows = await crowd.end()
 
