@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -65,6 +65,8 @@ class Load:
         """What the senders of each request got."""
         self.talks: Counter[str] = Counter()
         """Of requests: ``sent again``, ``runs lost``, and why answers were lost."""
+        self.starts: Counter[str] = Counter()
+        """How often a start was repeated, as the ledger had not answered."""
         self.stopped: set[str] = set()
         """The workflow ids of runs that the soak ended, or tried to end."""
         self.to_undo: set[str] = set()
@@ -109,17 +111,29 @@ class Load:
 
     async def _run(self, number: int) -> AnyRun:
         script = script_of(self._seed, number)
-        handle = await self._client.start(AGENT, prompt_of(self._seed, number), id=run_id(number))
+        prompt = prompt_of(self._seed, number)
+        handle = await self._started(lambda: self._client.start(AGENT, prompt, id=run_id(number)))
         await self._play(handle, script.ending, undone_later=script.undone_later)
         return handle
 
     async def _plan(self, number: int) -> AnyRun:
         script = plan_script_of(self._seed, number)
-        handle = await self._client.start_plan(
-            plan_of(script), id=plan_id(number), node_timeout=_NODE_SECONDS
+        handle = await self._started(
+            lambda: self._client.start_plan(
+                plan_of(script), id=plan_id(number), node_timeout=_NODE_SECONDS
+            )
         )
         await self._play(handle, script.ending, undone_later=script.undone_later)
         return handle
+
+    async def _started(self, start: Callable[[], Awaitable[T]]) -> T:
+        """Start a run; once more while the ledger does not answer, which is safe."""
+        while True:
+            try:
+                return await start()
+            except LedgerUnavailable:
+                self.starts["starts repeated"] += 1
+                await asyncio.sleep(_SEND_AGAIN_SECONDS)
 
     async def _play(
         self, handle: RunHandle | PlanHandle, ending: Ending | None, *, undone_later: bool

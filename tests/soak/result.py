@@ -22,7 +22,7 @@ class Result:
     settled_in: float
     """From the last fault to the end of the last run."""
     runs: Counter[str]
-    """By state; those of conversations are among them."""
+    """By state; those of conversations are among them. And how many starts were repeated."""
     talks: Counter[str]
     """Of conversations: ``requests``, ``sent again``, ``runs lost``, and why senders sent again."""
     plans: Counter[str]

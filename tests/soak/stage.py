@@ -225,7 +225,7 @@ class _Soak:
             seed=self._seed,
             seconds=time.monotonic() - began,
             settled_in=self._settled_in,
-            runs=Counter(run.state for run in aftermath.runs),
+            runs=Counter(run.state for run in aftermath.runs) + load.starts,
             talks=load.talks + Counter(requests=len(load.requests)),
             plans=Counter(run.state for run in aftermath.runs if run.may_fail),
             undos=Counter(one.state for one in aftermath.undos)
