@@ -29,7 +29,7 @@ def judge_settlement(key: ActionKey, found: Action | None, word: Outcome) -> Act
         raise SettlementRefused(f"{key} is settled already: {found.state}")
     if found.duplicate_of is not None:
         raise SettlementRefused(f"{key} repeats {found.duplicate_of}: settle that one")
-    calls_off = found.relayed and not word.effect_possible
+    calls_off = (found.relayed or found.parked) and not word.effect_possible
     if found.dispatched_at is None and not calls_off:
         raise SettlementRefused(f"{key} was never sent: nothing is unknown about it")
     if found.leased:

@@ -14,7 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from commitline import Effect, Tool, tool
 from commitline.activities.runs.gone_runs import GoneRuns
-from commitline.identity import ActionKey, RunKey
+from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import (
     Accepted,
     Action,
@@ -23,11 +23,13 @@ from commitline.ledger import (
     Busy,
     Outcome,
     Parked,
+    QuestionRequest,
     intend,
     keys_without_exit,
 )
 from commitline.ledger.pool import Pool
 from commitline.tests.builders import (
+    DID_NOT_HAPPEN,
     OVER,
     action_request,
     after_noon,
@@ -185,10 +187,25 @@ async def test_what_was_undone_while_it_was_unknown_is_looked_up_and_never_sent_
 # --- an intent that others rely on ----------------------------------------------------------------
 
 
+async def asks_a_person(ledger: ActionLedger) -> ActionKey:
+    """An intent that waits for an answer."""
+    claim = await dispatched(ledger, request(), attempt(1))
+    asked = QuestionRequest(
+        RUN_A, Position("0.0"), RUN_A, "charge", 0, "Really?", "{}", timedelta(hours=1)
+    )
+    await ledger.questions.raise_question(asked, claim, attempt_at=after_noon(1))
+    return claim.key
+
+
+@pytest.mark.parametrize("intent", [handed_back, asks_a_person])
 async def test_what_an_application_relies_on_is_sent_though_its_run_was_stopped(
-    ledger: ActionLedger, ledger_database_url: str, pool: Pool, temporal_client: Client
+    ledger: ActionLedger,
+    ledger_database_url: str,
+    pool: Pool,
+    temporal_client: Client,
+    intent: Callable[[ActionLedger], Awaitable[ActionKey]],
 ) -> None:
-    key = await handed_back(ledger)
+    key = await intent(ledger)
     intended_keys = [await intended(ledger_database_url)]
     await stop(ledger, RUN_A)
     left = await without_exit(ledger)
@@ -216,6 +233,23 @@ async def test_who_asks_for_what_others_rely_on_waits_for_the_relay(
 
     assert claim == Busy(key)
     assert (await the(ledger, key)).adopted
+    assert await queued(ledger, key) == "send"
+
+
+async def test_what_an_application_relies_on_is_sent_though_its_conversation_went_on_without_it(
+    ledger: ActionLedger, ledger_database_url: str
+) -> None:
+    await ledger.threads.open("talk", agent="support")
+    key = await handed_back(ledger)
+    await intended(ledger_database_url)
+
+    closed = await ledger.threads.close_turn(
+        RUN_A, [Position("0.0")], by=RUN_B, thread_id="talk", version=0
+    )
+    claim = await dispatched(ledger, relay_request(await the(ledger, key)), attempt(2))
+
+    assert closed[Position("0.0")].adopted
+    assert claim.key == key
     assert await queued(ledger, key) == "send"
 
 
@@ -249,6 +283,18 @@ async def test_a_detached_call_that_an_application_relies_on_survives_the_stop_a
 
     assert (await the(ledger, first.key)).state == "ok"
     assert await queued(ledger, first.key) is None  # it is not undone
+
+
+async def test_a_person_may_call_off_what_is_left_to_them_and_was_never_sent(
+    ledger: ActionLedger,
+) -> None:
+    key = await handed_back(ledger)
+    await ledger.park_unsent(key, "not sent")
+    await stop(ledger, RUN_A)
+
+    (settled,) = await ledger.settle(key, DID_NOT_HAPPEN, by="ada")
+
+    assert (settled.state, settled.effect_possible) == ("error", False)
 
 
 # --- what ended runs have left -------------------------------------------------------------------
