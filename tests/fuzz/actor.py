@@ -34,7 +34,6 @@ T = TypeVar("T")
 
 _STATEMENT_SECONDS: Final = 20.0
 _MOST_ATTEMPTS: Final = 40
-_MOMENT: Final = 0.005
 _NEVER: Final = (LedgerUnavailable, PlanDivergence, StatementRefused, Unstorable)
 """What no actor gives a reason for. A deadlock is the first of them: no server resolves it here."""
 
@@ -80,11 +79,7 @@ class Actor(ABC):
 
     async def rest(self) -> None:
         """Wait while the others go on."""
-        until = self.scene.trace.calls + self.chance.random() * 2 * self.every
-        await asyncio.sleep(_MOMENT)
-        # No event: it would wake seven sleepers with every call.
-        while self.scene.trace.calls < until and not self.scene.over:  # noqa: ASYNC110
-            await asyncio.sleep(_MOMENT)
+        await self.scene.pace.rest(self.chance.random() * 2 * self.every)
 
     @abstractmethod
     async def act(self) -> None:
@@ -103,6 +98,7 @@ class Actor(ABC):
     async def do(self, what: str, about: str, answer: Awaitable[T]) -> T:
         """Make a ledger call, and keep it in the trace."""
         self.scene.counts[what] += 1
+        self.scene.pace.call()
         return await self.scene.trace.call(self.name, what, about, answer)
 
     # --- calls --------------------------------------------------------------------------------
@@ -144,7 +140,7 @@ class Actor(ABC):
             try:
                 return await self._wait_for(attempt)
             except (Again, Died, Fenced):
-                await asyncio.sleep(self.chance.random() * 0.02 if self.faults.death else 0)
+                await self.scene.pace.rest(self.chance.random() * 10)
         raise NoEnd
 
     async def _wait_for(self, attempt: AttemptAtCall) -> Claim | Outcome | None:

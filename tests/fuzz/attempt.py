@@ -41,6 +41,8 @@ T = TypeVar("T")
 LEASE: Final = timedelta(hours=1)
 """No lease runs out by itself: `clock.pass_time` lets the time of an attempt pass."""
 TRIES: Final = 3
+_LONG: Final = 80
+"""Ledger calls, of all, for which what is late is late, at most."""
 NEVER: Final = Outcome.error(
     kind="NeverHappened", message="looked up: it never happened", effect_possible=False
 )
@@ -67,8 +69,8 @@ class Faults:
     """How often an attempt is taken for dead while it goes on."""
     pause: float = 0.3
     """How often it pauses for a moment, and a tenth as often for long."""
-    wait: float = 0.1
-    """Seconds, at most, before another attempt where time has to pass first."""
+    wait: float = 30
+    """Ledger calls, at most, before another attempt where time has to pass first."""
     lost_answer: float = 0.08
     no_connection: float = 0.05
     goes_on: float = 0.3
@@ -260,9 +262,9 @@ class AttemptAtCall:
 
     async def _end_late(self, claim: Dispatched, taken_over: bool, target: str | None) -> None:
         try:
-            await asyncio.sleep(self._chance.random() * 0.03)
+            await self._scene.pace.rest(self._chance.random() * _LONG)
             answer = self._provider_does(claim, target)
-            await asyncio.sleep(self._chance.random() * 0.05)
+            await self._scene.pace.rest(self._chance.random() * _LONG)
             if answer == "ok":
                 await self._do("record late", claim.key, self._ledger.record(claim, _ok(claim)))
             elif answer == "declined" and not taken_over:
@@ -328,13 +330,15 @@ class AttemptAtCall:
     # --- what may go wrong -------------------------------------------------------------------
 
     async def _do(self, what: str, about: str, answer: Awaitable[T]) -> T:
+        self._scene.pace.call()
         return await self._scene.trace.call(self._who, what, about, answer)
 
     async def _point(self, where: str) -> None:
         """Pause here, perhaps, and perhaps die."""
         drawn = self._chance.random()
         if drawn < self._faults.pause:
-            await asyncio.sleep(self._chance.random() * (0.01 if drawn > 0.03 else 0.3))
+            long = drawn < self._faults.pause / 10
+            await self._scene.pace.rest(self._chance.random() * (_LONG if long else 4))
         if self._chance.random() < self._faults.death:
             self._scene.trace.note(self._request.key, f"{self._who}: dies {where}")
             self._scene.counts[f"dead {where}"] += 1
@@ -342,7 +346,7 @@ class AttemptAtCall:
 
     async def _later(self) -> Again:
         """Wait for a while, as whoever waits for another one's lease."""
-        await asyncio.sleep(self._chance.random() * self._faults.wait)
+        await self._scene.pace.rest(self._chance.random() * self._faults.wait)
         return Again()
 
     def _cancelled(self) -> bool:

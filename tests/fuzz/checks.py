@@ -146,6 +146,11 @@ class _Checks:
             now = (row["outcome"], row["result"], row["effect_possible"])
             if now != (told.outcome.kind, told.outcome.result, told.outcome.effect_possible):
                 yield f"was told as {told.outcome}, and is {now}"
+            if row["undone_by"] is not None and row["settled_at"] is None:
+                undo = self._rows[row["undone_by"]]
+                own = _conversation(undo) == _conversation(row)
+                if undo["position"].startswith("undo-") or not own:
+                    yield f"was undone by {undo['key']}, and its conversation gets no notice"
         elif (told.unknown or told.accepted) and row["settled_at"] is None:
             yield "is known by now, and its conversation, which read otherwise, gets no notice"
 
@@ -179,3 +184,7 @@ class _Checks:
             row = self._rows.get(key)
             if row is None or row["outcome"] is None:
                 yield key, "an application relies on it, and its outcome never ends"
+
+
+def _conversation(row: Row) -> str:
+    return str(row["thread_id"] or row["run_key"])

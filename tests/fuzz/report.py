@@ -12,7 +12,8 @@ _TRACED = 3
 
 def told(played: Round) -> str:
     """Return every violation of a round, and the history of the first ones, as a text."""
-    lines = [f"again: python -m commitline.tests.fuzz --seed {played.seed.partition('-')[0]}"]
+    seed = played.seed.partition("-")[0]
+    lines = [f"again: python -m commitline.tests.fuzz --seed {seed} --seconds 60 --round 5"]
     lines += [str(found) for found in played.violations]
     for found in played.violations[:_TRACED]:
         lines += ["", str(found), *played.trace(found)]

@@ -20,6 +20,7 @@ from uuid import UUID
 from commitline.canonical import dumps
 from commitline.identity import ActionKey, Position, RunKey, position
 from commitline.ledger import Outcome
+from commitline.tests.fuzz.pace import Pace
 from commitline.tests.fuzz.provider import Provider
 from commitline.tests.fuzz.tools import THEMES, TOOLS, Theme, Tool
 from commitline.tests.fuzz.trace import Trace
@@ -131,6 +132,7 @@ class Scene:
     provider: Provider
     theme: Theme = THEMES[-1]
     engine: Engine = field(default_factory=Engine)
+    pace: Pace = field(default_factory=Pace)
     trace: Trace = field(default_factory=Trace)
     calls: dict[UUID, Call] = field(default_factory=dict)
     runs: dict[RunKey, AgentRun] = field(default_factory=dict)

@@ -120,6 +120,7 @@ async def _live(scene: Scene, actors: Sequence[Actor], seconds: float) -> None:
     lives = [asyncio.create_task(actor.live()) for actor in actors]
     await asyncio.sleep(seconds)
     scene.over = True
+    scene.pace.end()
     done = await asyncio.gather(*lives, return_exceptions=True)
     for actor, error in zip(actors, done, strict=True):
         if isinstance(error, BaseException):

@@ -29,8 +29,6 @@ class Trace:
     """Keeps the last operations about each row, run or business fact."""
 
     def __init__(self) -> None:
-        self.calls = 0
-        """How many ledger calls were made."""
         self._began = time.monotonic()
         self._lines: defaultdict[str, deque[tuple[float, str]]] = defaultdict(
             lambda: deque(maxlen=_KEPT)
@@ -44,7 +42,6 @@ class Trace:
     async def call(self, who: str, what: str, about: str, answer: Awaitable[T]) -> T:
         """Wait for a ledger call; keep a line when it begins, and one with its answer."""
         began = time.monotonic() - self._began
-        self.calls += 1
         try:
             said = await answer
         except BaseException as err:
