@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from .terminal import AsJson, check_call, user
+
+State = Literal["intent", "dispatched", "unknown", "ok", "error"]
 
 app = typer.Typer(
     help="List what runs have done, show one action, or settle an unknown one.",
@@ -18,7 +20,14 @@ app = typer.Typer(
 
 @app.command("list")
 def list_actions(
+    *,
     run: Annotated[str | None, typer.Option(metavar="ID", help="Of this run only.")] = None,
+    agent: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the runs of this agent, or plan, only.")
+    ] = None,
+    state: Annotated[
+        State | None, typer.Option(help="In this state only.", case_sensitive=False)
+    ] = None,
     parked: Annotated[bool, typer.Option("--parked", help="Only what needs a person.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
     json: AsJson = False,
@@ -27,17 +36,23 @@ def list_actions(
     from ..operating import actions, console
     from ..operating.connection import with_ledger
 
+    if parked and state not in (None, "unknown"):
+        raise typer.BadParameter(f"--parked is --state unknown, and not {state}")
     found = asyncio.run(
         with_ledger(
-            lambda ledger: actions.find_actions(ledger, run=run, parked=parked, limit=limit)
+            lambda ledger: actions.find_actions(
+                ledger, run=run, parked=parked, limit=limit, agent=agent, state=state
+            )
         )
     )
     if json:
         return console.print_data([actions.data(one) for one in found])
+    nothing = "No such actions." if agent or state else "No actions yet."
+    nothing = "Nothing waits for a person." if parked else nothing
     return console.print_listing(
         actions.table(found),
         found,
-        nothing="Nothing waits for a person." if parked else "No actions yet.",
+        nothing=nothing,
         then="All about one: commitline actions show RUN:AT",
     )
 

@@ -23,7 +23,7 @@ from psycopg import errors as pg
 from ..canonical import storable
 from ..errors import ActionNotFound, Fenced, RunNotRunning, StatementRefused, Unstorable
 from ..identity import ActionKey, RunKey
-from .action_records import Action, ActionRequest, Attempt, Outcome
+from .action_records import Action, ActionRequest, ActionState, Attempt, Outcome
 from .approvals import ApprovalLedger
 from .claim import claim_action
 from .claim_results import (
@@ -349,6 +349,26 @@ class ActionLedger(LedgerCalls):
             newest_first=newest_first,
             limit=limit,
         )
+
+    async def find(
+        self,
+        *,
+        run_keys: Sequence[RunKey] | None = None,
+        agent: str | None = None,
+        state: ActionState | None = None,
+        limit: int = 1000,
+    ) -> Sequence[Action]:
+        """Return the newest actions of which all that is named is true; it only reads.
+
+        Args:
+            run_keys: Of these runs; None is of all.
+            agent: Of the runs of this agent, or of this plan.
+            state: In this state; ``unknown`` is what waits for a person.
+            limit: How many at most.
+        """
+        keys = None if run_keys is None else list(run_keys)
+        given = {"run_keys": keys, "agent": agent, "state": state, "limit": limit}
+        return await self._fetch_all(Action, "find_actions", **given)
 
     async def put_value(self, key: ActionKey, thread_id: str, value: str) -> None:
         """Keep a read's result (JSON text) that is too large to travel. Safe to repeat.

@@ -13,6 +13,8 @@ from ..identity import ActionKey, Position, RunKey, action_key
 
 ActionStatus = Literal["pending", "done"]
 OutcomeKind = Literal["ok", "error"]
+ActionState = Literal["intent", "dispatched", "unknown", "ok", "error"]
+"""In one word, as people read it; `Action.state`."""
 Purpose = Literal["forward", "undo", "settle", "relay"]
 """What a claim is for; each purpose needs its run in another state.
 
@@ -307,7 +309,7 @@ class Action:
         return life is not None and life <= timedelta()
 
     @property
-    def state(self) -> Literal["intent", "dispatched", "unknown", "ok", "error"]:
+    def state(self) -> ActionState:
         """In one word: ``unknown`` is parked, ``error`` and ``ok`` are done."""
         if self.outcome is not None:
             return self.outcome

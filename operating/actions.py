@@ -18,7 +18,8 @@ from ..identity import (
     started_workflow_of,
     within_run,
 )
-from ..ledger import Action, ActionLedger, Effect, Outcome
+from ..ledger import Action, ActionLedger, Effect, Outcome, Run
+from ..ledger.action_records import ActionState
 from ..shown import one_line
 from .console import ERR, age, as_json, line, moment, print_facts, print_json, state_text
 from .listing import Listing
@@ -29,24 +30,41 @@ _NAMED: Final = 5
 
 
 async def find_actions(
-    ledger: ActionLedger, *, run: str | None, parked: bool, limit: int
+    ledger: ActionLedger,
+    *,
+    run: str | None,
+    parked: bool,
+    limit: int,
+    agent: str | None = None,
+    state: ActionState | None = None,
 ) -> Sequence[Action]:
     """Return actions of one run; else the parked, longest waiting first; else the newest.
 
     Those of a run's sub-agents are among its own, and by its id those of all runs that had it.
+    By agent or state, always the newest first.
 
     Raises:
         RunNotFound: The ledger knows no run of this id.
     """
-    if run is not None:
-        found: list[Action] = []
-        for one in await runs_named(ledger, run):
-            left = limit - len(found)
-            if left == 0:
-                break
-            found += await ledger.sub_runs.actions(one.run_key, only_parked=parked, limit=left)
-        return found
-    return await ledger.list(only_parked=parked, newest_first=not parked, limit=limit)
+    runs = None if run is None else await runs_named(ledger, run)
+    if agent is not None or state is not None:
+        keys = None if runs is None else [key for one in runs for key in await _tree(ledger, one)]
+        state = state or ("unknown" if parked else None)
+        return await ledger.find(run_keys=keys, agent=agent, state=state, limit=limit)
+    if runs is None:
+        return await ledger.list(only_parked=parked, newest_first=not parked, limit=limit)
+    found: list[Action] = []
+    for one in runs:
+        left = limit - len(found)
+        if left == 0:
+            break
+        found += await ledger.sub_runs.actions(one.run_key, only_parked=parked, limit=left)
+    return found
+
+
+async def _tree(ledger: ActionLedger, run: Run) -> list[RunKey]:
+    below = await ledger.sub_runs.below(run.run_key)
+    return [run.run_key, *(one.run_key for one in below)]
 
 
 async def find_action(ledger: ActionLedger, key: str) -> Action:

@@ -14,6 +14,17 @@ select *, clock_timestamp() as now from agent_actions
  order by case when %(newest_first)s then created_at end desc, created_at, key
  limit %(limit)s;
 
+-- find_actions: the newest actions of some runs or of all, of an agent's or a plan's runs, in a state.
+select a.*, clock_timestamp() as now from agent_actions a
+ where (%(run_keys)s::text[] is null or a.run_key = any(%(run_keys)s))
+   and (%(agent)s::text is null
+        or exists (select from agent_runs r where r.run_key = a.run_key and r.agent = %(agent)s))
+   and (%(state)s::text is null or %(state)s = coalesce(
+        a.outcome, case when a.parked_at is not null then 'unknown'
+                        when a.dispatched_at is null then 'intent' else 'dispatched' end))
+ order by a.created_at desc, a.key
+ limit %(limit)s;
+
 -- put_value: keep a read's large result. Of two attempts the last one's stands: the model reads
 -- it.
 insert into agent_values (key, thread_id, value)

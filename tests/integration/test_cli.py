@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from uuid import uuid4
 
 import psycopg
@@ -22,6 +22,8 @@ from commitline.config import DevAddresses
 from commitline.devstack import DevStack
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, Dispatched, Effect, Outcome, ledger_pool
+from commitline.ledger.action_records import ActionState
+from commitline.operating.actions import find_actions
 from commitline.operating.doctor import Check, examine, healthy
 from commitline.testing.processes import ProviderProcess
 from commitline.tests import builders
@@ -264,13 +266,33 @@ def test_actions_list_as_json_gives_the_parked_with_reason_and_arguments(
     ledger_with_actions: str,
 ) -> None:
     shown = commitline(
-        "actions", "list", "--parked", "--json", COMMITLINE_DATABASE_URL=ledger_with_actions
+        *("actions", "list", "--parked", "--state", "unknown", "--agent", "support", "--json"),
+        COMMITLINE_DATABASE_URL=ledger_with_actions,
     )
 
     [found] = json.loads(shown.stdout)
     assert (found["state"], found["tool"]) == ("unknown", "send_receipt")
     assert found["parked_reason"] == "the mail system went away"
     assert found["args"] == {"order_id": "4821"}
+
+
+async def test_actions_are_found_by_run_agent_and_state(ledger_with_actions: str) -> None:
+    async with ledger_pool(ledger_with_actions, size=1) as pool:
+
+        async def found(run: str | None = None, **by: Any) -> list[str]:
+            asked = {"parked": False, "limit": 10, **by}
+            rows = await find_actions(ActionLedger(pool), run=run, **asked)
+            return [one.tool for one in rows]
+
+        by_state = [await found(state=state) for state in get_args(ActionState)]
+        by_agent = [await found(agent=agent) for agent in ("support", "another")]
+        both = await found("support-4821", agent="support", state="ok")
+        neither = await found("support-4821", state="unknown")
+        parked = await found(agent="support", parked=True)
+
+    assert by_state == [[], [], ["send_receipt"], ["charge_card"], []]
+    assert by_agent == [["send_receipt", "charge_card"], []]
+    assert (both, neither, parked) == (["charge_card"], [], ["send_receipt"])
 
 
 def test_actions_show_takes_the_short_key_and_has_everything(ledger_with_actions: str) -> None:
