@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from ...canonical import scrub
@@ -50,8 +51,18 @@ _RETRYABLE_CLASSES: Final = frozenset(
         ("botocore", "ConnectionError"),
         ("botocore", "HTTPClientError"),
         ("anyio", "BrokenResourceError"),
+        ("stripe", "APIConnectionError"),
+        ("redis", "ConnectionError"),
+        ("redis", "TimeoutError"),
+        ("azure", "ServiceRequestError"),
+        ("azure", "ServiceResponseError"),
     }
 )
+_RETRYABLE_GRPC: Final = frozenset(
+    {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "INTERNAL", "UNKNOWN"}
+)
+"""Names of gRPC's status codes, which an exception of its clients returns from ``code()``. The last
+two are what other clients' 500 is."""
 
 
 class FailureKind(StrEnum):
@@ -91,6 +102,8 @@ class ToolFailure:
             error = error.original
         try:
             kind = classify(error, refused_on=refused_on, retry_on=retry_on)
+            if not isinstance(error, refused_on if retry_on is None else (*refused_on, *retry_on)):
+                error = _members(error)[0]
             after = retry_after(error)
         except Exception:
             # Its attributes are foreign code and may raise: then the exception says nothing.
@@ -139,7 +152,14 @@ def classify(
         return FailureKind.NOT_ATTEMPTED
     if isinstance(error, StillInProgress):
         return FailureKind.IN_PROGRESS
-    transient = _is_transient(error) if retry_on is None else isinstance(error, retry_on)
+    if retry_on is not None and isinstance(error, retry_on):
+        return FailureKind.TRANSIENT
+    if isinstance(error, BaseExceptionGroup):
+        # Of a task group. Where its members disagree, it says nothing.
+        members = _members(error)
+        kinds = {classify(one, refused_on=refused_on, retry_on=retry_on) for one in members}
+        return kinds.pop() if len(kinds) == 1 else FailureKind.OTHER
+    transient = retry_on is None and _is_transient(error)
     return FailureKind.TRANSIENT if transient else FailureKind.OTHER
 
 
@@ -156,6 +176,13 @@ def retry_after(error: BaseException) -> timedelta | None:
     return None
 
 
+def _members(error: BaseException) -> list[BaseException]:
+    """Return the exceptions in a group, and in groups in it; of any other one, itself."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [one for member in error.exceptions for one in _members(member)]
+
+
 def _is_transient(error: BaseException) -> bool:
     status = _status(error)
     if status is not None:
@@ -166,6 +193,9 @@ def _is_transient(error: BaseException) -> bool:
     if isinstance(reason, ConnectionError | TimeoutError):
         return True  # urllib wraps what happened
     names = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
+    if ("grpc", "RpcError") in names:
+        code = getattr(error, "code", None)
+        return callable(code) and getattr(code(), "name", None) in _RETRYABLE_GRPC
     return bool(names & _RETRYABLE_CLASSES)
 
 
@@ -174,8 +204,9 @@ def _status(error: BaseException) -> int | None:
     if not isinstance(error, Exception):
         return None  # the code of a SystemExit is no status
     for holder in _holders(error):
-        for attribute in ("status_code", "status", "code"):
-            value = getattr(holder, attribute, None)
+        for attribute in ("status_code", "status", "code", "http_status", "HTTPStatusCode"):
+            read = holder.get if isinstance(holder, dict) else partial(getattr, holder)
+            value = read(attribute, None)
             if isinstance(value, int) and not isinstance(value, bool) and value in ERROR_STATUSES:
                 return value
     return None
@@ -185,4 +216,5 @@ def _holders(error: BaseException) -> Iterator[Any]:
     yield error
     response = getattr(error, "response", None)
     if response is not None:
-        yield response
+        # botocore's is a dict: a status stands in its metadata.
+        yield response.get("ResponseMetadata") if isinstance(response, dict) else response

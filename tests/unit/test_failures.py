@@ -312,3 +312,99 @@ def test_an_error_without_effect_is_made_of_what_was_raised() -> None:
     assert (outcome.kind, outcome.effect_possible) == ("error", False)
     assert outcome.value["type"] == "ToolRefused"
     assert "no money" in outcome.value["message"]
+
+
+# --- groups, and clients that carry their status elsewhere --------------------------------
+
+
+def group(*members: BaseException) -> BaseExceptionGroup:
+    """Return what a task group raises."""
+    return BaseExceptionGroup("unhandled errors in a TaskGroup", members)
+
+
+@pytest.mark.parametrize(
+    ("members", "kind"),
+    [
+        ([httpx.ConnectError("no")], FailureKind.TRANSIENT),
+        ([httpx.ConnectError("no"), TimeoutError()], FailureKind.TRANSIENT),
+        ([group(ConnectionResetError("cut"))], FailureKind.TRANSIENT),
+        ([ToolRefused("declined")], FailureKind.REFUSED),
+        ([Declared("declined"), ToolRefused("declined")], FailureKind.REFUSED),
+        ([NotAttempted("no line")], FailureKind.NOT_ATTEMPTED),
+        ([StillInProgress("409")], FailureKind.IN_PROGRESS),
+        ([ToolRefused("declined"), TimeoutError()], FailureKind.OTHER),
+        ([NotAttempted("no line"), Plain("it failed")], FailureKind.OTHER),
+    ],
+)
+def test_a_group_whose_members_agree_means_what_they_mean(
+    members: list[BaseException], kind: FailureKind
+) -> None:
+    failure = ToolFailure.of(group(*members), refused_on=(Declared,), retry_on=None)
+
+    assert failure.kind is kind
+
+
+def test_a_group_is_told_by_its_first_member_and_waits_as_that_one_wants() -> None:
+    busy = carrying(status_code=429, retry_after=7)
+
+    failure = ToolFailure.of(group(busy, busy), refused_on=(), retry_on=None)
+
+    assert (failure.type, failure.message) == ("Plain", "it failed")
+    assert failure.retry_after == timedelta(seconds=7)
+
+
+def test_the_members_of_a_group_are_tried_again_only_as_the_tool_says() -> None:
+    def kind(*classes: type[BaseException]) -> FailureKind:
+        return classify(group(Declared("again"), Declared("again")), retry_on=classes)
+
+    assert kind(Declared) is FailureKind.TRANSIENT
+    assert kind(BaseExceptionGroup) is FailureKind.TRANSIENT
+    assert kind() is FailureKind.OTHER
+
+
+@pytest.mark.parametrize("status", [429, 409, 503, 400])
+@pytest.mark.parametrize(
+    "carries",
+    [
+        lambda status: {"http_status": status},  # stripe
+        lambda status: {"response": {"ResponseMetadata": {"HTTPStatusCode": status}}},  # botocore
+    ],
+    ids=["stripe", "botocore"],
+)
+def test_a_status_is_found_where_stripe_and_botocore_put_it(carries: Any, status: int) -> None:
+    retried = classify(carrying(**carries(status))) is FailureKind.TRANSIENT
+
+    assert retried == (status != 400)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        of_library("stripe._error", "APIConnectionError", "StripeError"),
+        of_library("redis.exceptions", "ConnectionError", "RedisError"),
+        of_library("redis.exceptions", "BusyLoadingError", "ConnectionError"),
+        of_library("redis.exceptions", "TimeoutError", "RedisError"),
+        of_library("azure.core.exceptions", "ServiceRequestError", "AzureError"),
+        of_library("azure.core.exceptions", "ServiceResponseTimeoutError", "ServiceResponseError"),
+    ],
+    ids=lambda error: type(error).__module__,
+)
+def test_connections_that_other_clients_lose_are_worth_another_try(error: Exception) -> None:
+    assert classify(error) is FailureKind.TRANSIENT
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("UNAVAILABLE", FailureKind.TRANSIENT),
+        ("DEADLINE_EXCEEDED", FailureKind.TRANSIENT),
+        ("INVALID_ARGUMENT", FailureKind.OTHER),
+        ("ALREADY_EXISTS", FailureKind.OTHER),
+    ],
+)
+def test_a_grpc_status_is_what_code_returns(code: str, kind: FailureKind) -> None:
+    error = of_library("grpc.aio._call", "AioRpcError", "RpcError")
+    type(error).__mro__[1].__module__ = "grpc"
+    vars(error)["code"] = lambda: SimpleNamespace(name=code)
+
+    assert classify(error) is kind
