@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter
@@ -93,25 +94,75 @@ def _refuse_lossy(value: Any) -> None:
     """
     if isinstance(value, io.IOBase):
         raise UnrepresentableValue(f"a {type(value).__name__} is no data")
-    inside: Iterable[Any] = ()
     if isinstance(value, Mapping):
         texts = {next(iter(to_jsonable_python({key: None}))) for key in value}
         if len(texts) != len(value):
             raise UnrepresentableValue("two keys of one object become the same text")
-        inside = value.values()
-    elif isinstance(value, list | tuple | set | frozenset):
-        inside = value
-    elif isinstance(value, BaseModel) or is_dataclass(value):
-        inside = vars(value).values() if hasattr(value, "__dict__") else ()
-    for item in inside:
+    for item in _inside(value):
         _refuse_lossy(item)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    """Return what a container, a model or a dataclass holds."""
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, BaseModel) or is_dataclass(value):
+        return vars(value).values() if hasattr(value, "__dict__") else ()
+    return ()
 
 
 def _jsonable(value: Any, adapter: TypeAdapter[Any] | None) -> Any:
     if adapter is None:
         return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
     try:
-        return adapter.dump_python(value, mode="json", warnings="none")
+        declared = adapter.dump_python(value, mode="json", warnings="none")
+        if not _is_wider(value, _classes_of(adapter)):
+            return declared
+        wide = adapter.dump_python(value, mode="json", warnings="none", serialize_as_any=True)
+        return _with_what_is_left_out(declared, wide)
     except (PydanticSerializationError, UnicodeDecodeError):
         # Bytes that are no text: the same value, its bytes as base64.
         return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
+
+
+def _is_wider(value: Any, declared: frozenset[type]) -> bool:
+    """Whether a value has a model or a dataclass in it that the declared type does not name.
+
+    A subclass of the declared one: by the declared type pydantic would write its own fields only,
+    and of ``-> BaseModel`` none.
+    """
+    is_model = isinstance(value, BaseModel) or is_dataclass(value)
+    if is_model and type(value) not in declared:
+        return True
+    return any(_is_wider(item, declared) for item in _inside(value))
+
+
+def _with_what_is_left_out(declared: Any, wide: Any) -> Any:
+    """Return JSON as the declared type writes it, and the fields that only the value has."""
+    if isinstance(declared, dict) and isinstance(wide, dict):
+        both = {
+            key: _with_what_is_left_out(one, wide[key]) if key in wide else one
+            for key, one in declared.items()
+        }
+        return both | {key: one for key, one in wide.items() if key not in declared}
+    if isinstance(declared, list) and isinstance(wide, list) and len(declared) == len(wide):
+        return [_with_what_is_left_out(*pair) for pair in zip(declared, wide, strict=True)]
+    return declared
+
+
+@lru_cache(maxsize=1_000)
+def _classes_of(adapter: TypeAdapter[Any]) -> frozenset[type]:
+    """Return the models and dataclasses that a declared type names, at any depth."""
+    found: set[type] = set()
+    left: list[Any] = [adapter.core_schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, Mapping):
+            if isinstance(part.get("cls"), type):
+                found.add(part["cls"])
+            left.extend(part.values())
+        elif isinstance(part, list | tuple):
+            left.extend(part)
+    return frozenset(found)

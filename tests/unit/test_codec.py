@@ -9,13 +9,13 @@ import io
 import math
 from collections.abc import Callable, Generator, Iterable
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, TypeAdapter
 
 from commitline.canonical import MAX_DEPTH, Json, parse
 from commitline.ledger.action_records import Outcome
@@ -32,6 +32,22 @@ class Receipt(BaseModel):
 class Line:
     sku: str
     price: Decimal
+
+
+class CardReceipt(Receipt):
+    last4: str
+    lines: list[Any] = []
+
+
+@dataclasses.dataclass
+class GiftLine(Line):
+    message: str = ""
+
+
+class Basket(BaseModel):
+    cents: Annotated[Decimal, PlainSerializer(lambda value: int(value * 100))]
+    lines: list[Line] = []
+    seal: str = Field(default="secret", exclude=True)
 
 
 class Colour(enum.Enum):
@@ -120,6 +136,34 @@ UNFIT: list[tuple[str, Callable[[], Any], Any, str]] = [
     ("keys that collapse", lambda: {1: "a", "1": "b"}, Any, "dict"),
     ("keys that collapse inside", lambda: ({1: "a", "1": "b"},), Any, "tuple"),
 ]
+
+
+CARD = CardReceipt(order_id="1", total=Decimal("1.10"), at=dt.date(2026, 3, 1), last4="4242")
+CARD_JSON = '{"order_id":"1","total":"1.10","at":"2026-03-01","last4":"4242","lines":[]}'
+GIFT_JSON = '{"sku":"a","price":"1.10","message":"hi"}'
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "text"),
+    [
+        (Receipt, CARD, CARD_JSON),
+        (BaseModel, CARD, CARD_JSON),
+        (list[Receipt], [CARD], f"[{CARD_JSON}]"),
+        (dict[str, Receipt] | None, {"one": CARD}, f'{{"one":{CARD_JSON}}}'),
+        (Line, GiftLine("a", Decimal("1.10"), "hi"), GIFT_JSON),
+        (
+            Basket,
+            Basket(cents=Decimal("1.10"), lines=[GiftLine("a", Decimal("1.10"), "hi")]),
+            f'{{"cents":110,"lines":[{GIFT_JSON}]}}',
+        ),
+    ],
+)
+def test_the_fields_of_a_subclass_are_kept_where_its_base_is_declared(
+    declared: Any, value: Any, text: str
+) -> None:
+    outcome = encode_result("charge_card", value, adapter_of(declared))
+
+    assert outcome == Outcome("ok", text, effect_possible=True)
 
 
 @pytest.mark.parametrize("typed", [False, True], ids=["undeclared", "declared"])
