@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -320,6 +321,12 @@ def test_the_error_reference_lists_every_code_with_its_class_and_no_other() -> N
 
     assert len(listed) == len(set(listed))
     assert set(listed) == coded
+
+
+def test_the_api_reference_says_what_the_docstrings_say() -> None:
+    page = runpy.run_path(str(ROOT / "docs/reference/make_api.py"))["page"]()
+
+    assert read("docs/reference/api.md") == page, "run: python docs/reference/make_api.py"
 
 
 def test_the_event_reference_lists_exactly_the_events_of_the_code() -> None:
