@@ -272,7 +272,7 @@ def _run_activities(app: App, ledger: ActionLedger, settings: Settings) -> list[
         *plans.all,
         *OutcomeActivities(ledger).all,
         *TurnActivities(app, ledger, ledger.threads).all,
-        *ApprovalActivities(app, ledger.approvals).all,
+        *ApprovalActivities(app, ledger, ledger.approvals).all,
         *UndoActivities(app, ledger.undo, heartbeat_seconds=heartbeat_seconds).all,
         *SubAgentActivities(ledger).all,
         *QuestionActivities(ledger.questions).all,

@@ -373,9 +373,18 @@ class ActionLedger(LedgerCalls):
     async def put_value(self, key: ActionKey, thread_id: str, value: str) -> None:
         """Keep a read's result (JSON text) that is too large to travel. Safe to repeat.
 
-        Not of a conversation that was deleted, or that the ledger does not have.
+        Not of a conversation that was deleted, or of a run that the ledger does not have.
         """
         await self._execute("put_value", key=key, thread_id=thread_id, value=value)
+
+    async def result_of(self, key: ActionKey) -> str | None:
+        """Return what a call returned (JSON text), or None where nothing is kept; it only reads.
+
+        Args:
+            key: Of an action that happened, or of a read whose result `put_value` kept.
+        """
+        found = await self.get(key)
+        return await self.get_value(key) if found is None else found.returned
 
     async def get_value(self, key: ActionKey) -> str | None:
         """Return what `put_value` kept, or None; it only reads."""

@@ -318,6 +318,11 @@ class Action:
         return "intent" if self.dispatched_at is None else "dispatched"
 
     @property
+    def returned(self) -> str | None:
+        """What it returned, as JSON text; None where it did not, or not yet."""
+        return self.result if self.outcome == "ok" else None
+
+    @property
     def recorded(self) -> Outcome | None:
         """The outcome that stands, if the action is done."""
         if self.outcome is None or self.result is None or self.effect_possible is None:

@@ -90,6 +90,20 @@ class UndoLedger(LedgerCalls):
 
         return await self._call(work)
 
+    async def take_over(self, run_key: RunKey, *, by: str, after: str) -> None:
+        """Have another workflow carry an undo out that has begun. Safe to repeat.
+
+        Nothing, where a third one does by now: a person started it.
+        """
+
+        async def work(connection: Connection) -> None:
+            async with transaction(connection):
+                tree = await fetch_all(connection, Run, "lock_tree", run_key=run_key)
+                given = {"run_keys": [one.run_key for one in tree], "by": by, "after": after}
+                await execute(connection, "take_over_undo", **given)
+
+        await self._call(work)
+
     async def plan(
         self,
         run_key: RunKey,

@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import as_failure
     from ..activities.contract.deadlines import CallLimits
     from ..activities.contract.encoding import pack, unpack
+    from ..activities.contract.references import StoredInput
     from ..activities.contract.spec import RESERVED_PREFIX
     from ..errors import InvalidRunId
     from ..identity import Position, RunKey, run_key
@@ -66,6 +67,8 @@ class Surroundings:
     """The conversation's version after the turn that planned the calls."""
     changes_limit: int | None = None
     """Characters that one call's changes of the state may have."""
+    inputs: list[StoredInput] = field(default_factory=list)
+    """What the guard puts into the arguments of the call, out of the ledger."""
     limits: CallLimits = field(default_factory=lambda: CallLimits(None, None))
     """The deadlines of the call."""
 
@@ -78,9 +81,9 @@ surroundings: ContextVar[Surroundings] = ContextVar(
 
 
 @contextmanager
-def calling(*, judged: str | None) -> Iterator[None]:
+def calling(*, judged: str | None, inputs: list[StoredInput]) -> Iterator[None]:
     """Say more in the header of the calls that are made meanwhile."""
-    token = surroundings.set(replace(surroundings.get(), judged=judged))
+    token = surroundings.set(replace(surroundings.get(), judged=judged, inputs=inputs))
     try:
         yield
     finally:
@@ -151,7 +154,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         return ActionHeader(
             this_run(),
             position,
-            requested_digest(workflow.payload_converter().to_payloads(input.args)),
+            requested_digest(workflow.payload_converter().to_payloads(input.args), around.inputs),
             again=again,
             attempt_seconds=around.limits.attempt_seconds,
             node_seconds=around.limits.node_seconds,
@@ -161,6 +164,7 @@ class _Outbound(WorkflowOutboundInterceptor):
             changes_limit=around.changes_limit,
             tries=around.tries,
             judged=around.judged,
+            inputs=around.inputs,
         )
 
     def continue_as_new(self, input: ContinueAsNewInput) -> Any:

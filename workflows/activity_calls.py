@@ -126,6 +126,11 @@ async def side_by_side(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return results
 
 
+def history_is_full() -> bool:
+    """Whether the server suggests that the workflow goes on in another execution."""
+    return workflow.info().is_continue_as_new_suggested()
+
+
 def cancelled() -> bool:
     """Whether the run was cancelled, whatever its activities made of that."""
     task = asyncio.current_task()

@@ -33,7 +33,13 @@ with workflow.unsafe.imports_passed_through():
     from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
     from ..shown import markdown_line
     from .action_headers import this_run
-    from .activity_calls import cancelled, failure, raise_if_cancelled, run_ledger_activity
+    from .activity_calls import (
+        cancelled,
+        failure,
+        history_is_full,
+        raise_if_cancelled,
+        run_ledger_activity,
+    )
     from .base_run import BaseRun, handlers_finished, read_input
     from .progress import Progress
     from .run_input import AGENT_RUN, Carried, OpenRequest, RequestEnd, RunInput, SendRequest
@@ -175,7 +181,7 @@ class AgentRun(BaseRun):
         """Answer one request; return None if the run must continue as new first."""
         while turns.step - request.step < turns.spec.max_steps:
             raise_if_cancelled()
-            if workflow.info().is_continue_as_new_suggested():
+            if history_is_full():
                 return None
             result = await turns.take(request)
             if result is not None:

@@ -33,6 +33,7 @@ with workflow.unsafe.imports_passed_through():
     from .run_end import final_error, is_stop, is_undoing, run_failure, undo_reason
     from .tool_calls import ToolCalls
     from .undo import Undo, with_report
+    from .undo_run import undo_in_child
 
 T = TypeVar("T")
 
@@ -171,7 +172,7 @@ class BaseRun:
         why = undo_reason(error)
         if why is None:
             return
-        undo = Undo(this_run(), self._progress)
+        undo = Undo(this_run(), self._progress, elsewhere=undo_in_child)
         self._undone = await despite_cancellation(
             undo.run(why, failed=not is_stop(error), unless=unless)
         )

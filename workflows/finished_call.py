@@ -103,7 +103,9 @@ async def step_reply(step: UndoStep, header: ActionHeader, *, heartbeat_seconds:
         ActivityError: It could not begin for half an hour, among others.
     """
     header = replace(header, max_waits=_MAX_WAITS)
-    surroundings.set(Surroundings(calls_tools=True, header=header))
+    surroundings.set(
+        Surroundings(calls_tools=True, header=header, content_limit=header.content_limit)
+    )
     try:
         return await settled_reply(
             step.tool,

@@ -14,6 +14,7 @@ decides what happens if it cannot; they can still have it undone.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, Final
 
 from temporalio import workflow
@@ -30,14 +31,14 @@ with workflow.unsafe.imports_passed_through():
         PlanResult,
         PlanSpec,
         StepResult,
-        resolved,
     )
+    from ..activities.contract.references import StoredInput, part_of, put_in
     from ..activities.contract.reply import Reply
-    from ..activities.contract.sizes import result_share
+    from ..activities.contract.sizes import MAX_STEP, result_share
     from ..activities.contract.spec import ToolSpec
-    from ..canonical import Json, dumps, scrub
+    from ..canonical import dumps, parse, scrub
     from ..errors import PlanFailed, UnrepresentableValue
-    from ..identity import Position, position
+    from ..identity import ActionKey, Position, position
     from ..ledger.action_records import Effect
     from ..shown import markdown_line
     from .action_headers import Surroundings, surroundings, this_run
@@ -120,7 +121,7 @@ class PlanRun(BaseRun):
             names = ", ".join(one.name for one in stage)
             self._show(f"stage {number + 1} of {len(given.stages)}: {names}")
             self._progress.steps = number + 1
-            share = result_share(len(stage), limit=spec.result_limit)
+            share = result_share(len(stage), limit=min(spec.result_limit, MAX_STEP))
             # Nothing is undone any more: a step that fails is tried again while there is time.
             tries = _UNTIL_ITS_TIME_IS_UP if self._final else None
             surroundings.set(Surroundings(None, share, tries=tries, calls_tools=True))
@@ -134,10 +135,11 @@ class PlanRun(BaseRun):
         """Take one step; return the problem, or an empty text if it succeeded."""
         tool = self._tools[step.tool]
         try:
-            arguments = self._arguments(step)
+            arguments, inputs = self._arguments(step)
         except LookupError as err:
             return f"the step {step.name!r} was not carried out: {err.args[0]}"
         assert self._calls is not None, "opened before"
+        surroundings.set(replace(surroundings.get(), inputs=inputs))
         reply = await self._calls.run(tool, at, arguments)
         if _is_final(tool) and reply.effect_possible:
             self._final.append(step.name)
@@ -154,25 +156,32 @@ class PlanRun(BaseRun):
         )
         return ""
 
-    def _arguments(self, step: PlannedStep) -> str:
-        """Return a step's arguments as JSON text, with the results that they refer to.
+    def _arguments(self, step: PlannedStep) -> tuple[str, list[StoredInput]]:
+        """Return a step's arguments as JSON text, and what the ledger adds to them.
+
+        Small results are put in here, so that people see them with the call.
 
         Raises:
-            LookupError: A result is missing or too large; the message says which.
+            LookupError: A result is missing, or they are too large; the message says which.
         """
+        arguments, room = parse(step.arguments), MAX_STEP
+        inputs: list[StoredInput] = []
         for one in step.references:
-            if self._results[one.step].partial:
-                raise LookupError(
-                    f"{one} is too large to travel; return less, or have the tool fetch it"
-                )
-        results: dict[str, Json] = {name: one.value for name, one in self._results.items()}
+            result = self._results[one.step]
+            size = 0 if result.partial else len(to_text(result.value))
+            if result.action_key is not None and (result.partial or size > room):
+                inputs.append(StoredInput(one, ActionKey(result.action_key)))
+                continue
+            assert not result.partial, "the ledger has the whole of it, under its key"
+            room -= size
+            put_in(arguments, one, part_of(result.value, one))
         try:
-            text = dumps(resolved(step, results))
+            text = dumps(arguments)
         except (TypeError, UnrepresentableValue) as err:
             raise LookupError(f"its arguments cannot be made: {err}") from err
         if len(text) > _MAX_ARGUMENTS:
             raise LookupError(f"its arguments have {len(text)} characters, too many to travel")
-        return text
+        return text, inputs
 
     def _in_words(self, problems: list[str]) -> str:
         text = scrub("; ".join(problems), limit=2_000)

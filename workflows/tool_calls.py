@@ -14,6 +14,7 @@ from temporalio import workflow
 from temporalio.common import RawValue
 
 with workflow.unsafe.imports_passed_through():
+    from ..activities.contract.action_header import inputs_meaning
     from ..activities.contract.approvals import CHECK_APPROVAL, ApprovalState, CheckApproval
     from ..activities.contract.deadlines import RunLimits
     from ..activities.contract.encoding import pack_text, unpack
@@ -24,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import Position, action_key
     from ..ledger.action_records import Effect
     from ..shown import markdown_line
-    from .action_headers import calling, this_run
+    from .action_headers import calling, surroundings, this_run
     from .activity_calls import raise_if_cancelled, run_ledger_activity
     from .finished_call import content_share, settled_reply, state_of
     from .progress import CallProgress, Progress, summarise
@@ -116,10 +117,13 @@ class ToolCalls:
             approval = await self._wait_for_approval(tool, at, arguments, call)
             if approval.reply is not None:
                 return approval.reply
-            assert approval.arguments is not None, "approved, or replied to"
-            call.summary = summarise(tool.definition.name, tool.summary, parse(approval.arguments))
-            with calling(judged=approval.judged):
-                reply = await self._reply(tool, at, pack_text(approval.arguments), call)
+            made, inputs = arguments, surroundings.get().inputs
+            if not approval.as_requested:
+                assert approval.arguments is not None, "approved, or replied to"
+                made, inputs = approval.arguments, []
+            call.summary = summarise(tool.definition.name, tool.summary, parse(made))
+            with calling(judged=approval.judged, inputs=inputs):
+                reply = await self._reply(tool, at, pack_text(made), call)
             if not reply.judge_again:
                 return reply
             # During a deploy the workers that judge and those that call may differ for a while.
@@ -130,14 +134,15 @@ class ToolCalls:
         self, tool: ToolSpec, at: Position, arguments: str, call: CallProgress
     ) -> ApprovalState:
         """Wait until a call is approved or not; no worker slot is taken meanwhile."""
-        name = tool.definition.name
+        name, inputs = tool.definition.name, surroundings.get().inputs
         request = CheckApproval(
             this_run(),
             at,
             self._thread_id or this_run(),
             name,
             arguments,
-            digest(parse(arguments)),
+            digest([parse(arguments), inputs_meaning(inputs)] if inputs else parse(arguments)),
+            inputs,
         )
         look_in = _CHECK_AGAIN
         while True:

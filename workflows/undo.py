@@ -3,13 +3,16 @@
 The ledger says what is due, the guard makes each call as it makes any call, and every outcome is
 recorded before the next step. An undo cannot be stopped: a cancellation waits until it has
 finished. So it ends whatever the tools do, and reports what stands.
+
+A run may have done more than one history has room for. Then the undo goes on in the next execution
+of `UndoRun`: a failed run starts that as its child, and waits for its report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -17,6 +20,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import ErrorFields
     from ..activities.contract.encoding import unpack
+    from ..activities.contract.reply import Reply
     from ..activities.contract.undo import (
         BEGIN_UNDO,
         FINISH_UNDO,
@@ -26,12 +30,14 @@ with workflow.unsafe.imports_passed_through():
         PlanUndo,
         UndoOutcome,
         UndoPlan,
+        UndoRequest,
+        UndoSoFar,
         UndoStep,
     )
     from ..canonical import scrub
-    from ..identity import ActionKey, RunKey, split_action_key
+    from ..identity import ActionKey, RunKey, split_action_key, undo_workflow
     from ..ledger.undo_rules import UndoReport
-    from .activity_calls import run_ledger_activity
+    from .activity_calls import history_is_full, run_ledger_activity
     from .finished_call import state_of, step_reply
     from .progress import Progress
 
@@ -47,14 +53,28 @@ class Undo:
     Args:
         run_key: The run.
         progress: Shows the undo to people.
+        elsewhere: Goes on with the undo where there is room for it, and returns the report; None
+            where it cannot, and the undo goes on here.
+        so_far: What an undo knows that has begun.
     """
 
-    def __init__(self, run_key: RunKey, progress: Progress) -> None:
+    def __init__(
+        self,
+        run_key: RunKey,
+        progress: Progress,
+        *,
+        elsewhere: Callable[[UndoRequest], Awaitable[UndoReport | None]],
+        so_far: UndoSoFar | None = None,
+    ) -> None:
+        known = so_far or UndoSoFar()
         self._run_key = run_key
         self._progress = progress
-        self._passed: list[ActionKey] = []
-        self._reasons: dict[ActionKey, str] = {}
-        self._unserved: set[str] = set()
+        self._elsewhere = elsewhere
+        self._passed: list[ActionKey] = list(known.passed)
+        self._reasons: dict[ActionKey, str] = dict(known.reasons)
+        self._unserved: set[str] = set(known.unserved)
+        self._stays = False
+        """It could not go on elsewhere."""
 
     async def run(
         self, why: str, *, failed: bool, again: bool = False, unless: Sequence[str] = ()
@@ -73,9 +93,28 @@ class Undo:
             bool, await run_ledger_activity(BEGIN_UNDO, begin, "Must the run be undone?")
         ):
             return None
+        return await self.go_on(why)
+
+    async def go_on(self, why: str, *, after: str = "") -> UndoReport | None:
+        """Undo the run, whose undo has begun; as for `run`.
+
+        Args:
+            why: For people.
+            after: The workflow that hands the undo over to this one; empty where none does.
+        """
+        if after:
+            handed_over = BeginUndo(self._run_key, why, after=after)
+            await run_ledger_activity(bool, BEGIN_UNDO, handed_over, "Go on with the undo")
         self._show("undoing what it did")
         while True:
-            await self._take_steps()
+            if not await self._take_steps():
+                self._show(f"undoing what it did, in {undo_workflow(self._run_key)}")
+                so_far = UndoSoFar(self._passed, self._reasons, sorted(self._unserved))
+                report = await self._elsewhere(UndoRequest(self._run_key, why, so_far))
+                if report is not None:
+                    return report
+                self._stays = True
+                continue
             finish = FinishUndo(self._run_key, self._passed, self._reasons)
             outcome = unpack(
                 UndoOutcome, await run_ledger_activity(FINISH_UNDO, finish, "Report what is undone")
@@ -85,7 +124,8 @@ class Undo:
                     self._show(outcome.report.state)
                 return outcome.report
 
-    async def _take_steps(self) -> None:
+    async def _take_steps(self) -> bool:
+        """Take the steps that are due, until there is none; False where history is full."""
         while True:
             request = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
             plan = unpack(
@@ -94,8 +134,10 @@ class Undo:
             # The activity has given other workers the time to plan them.
             self._unserved |= {step.tool for step in plan.steps if step.unserved}
             if not plan.steps:
-                return
+                return True
             for step in plan.steps:
+                if history_is_full() and not self._stays:
+                    return False
                 await self._take_step(step, plan.heartbeat_seconds)
 
     async def _take_step(self, step: UndoStep, heartbeat_seconds: float) -> None:
@@ -116,7 +158,7 @@ class Undo:
             if step.header.undoes is not None and reply.status == "ok":
                 self._show_undone(step.header.undoes)
             if reply.action_key is None:
-                self._skip(step, str(reply.content))
+                self._skip(step, _reason(reply))
         self._show(self._progress.state)
 
     def _show_undone(self, key: ActionKey) -> None:
@@ -133,6 +175,13 @@ class Undo:
     def _show(self, state: str) -> None:
         self._progress.state = state
         workflow.set_current_details(self._progress.markdown())
+
+
+def _reason(reply: Reply) -> str:
+    """Return why a call was not made."""
+    content: Any = reply.content
+    error = content.get("error", {}) if isinstance(content, dict) else {}
+    return str(error.get("message") or content)
 
 
 def with_report(error: BaseException, report: UndoReport | None) -> BaseException:

@@ -22,7 +22,8 @@ from ...canonical import Json, canonical, scrub
 from ...errors import PlanInvalid, UnrepresentableValue
 from ...ledger.result_codec import error_text
 from ..contract.encoding import to_text
-from ..contract.plans import Path, PlannedStep, Reference
+from ..contract.plans import PlannedStep
+from ..contract.references import Path, Reference
 from .plan_check import check_order, check_structure
 from .tool import Tool
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from temporalio.api.common.v1 import Payload
@@ -19,6 +19,7 @@ from ...errors import MissingActionHeader, UnrepresentableValue
 from ...identity import ActionKey, Position, RunKey
 from ...ledger.action_records import Purpose
 from .encoding import pack, unpack
+from .references import StoredInput
 
 HEADER: Final = "commitline-action"
 
@@ -57,6 +58,9 @@ class ActionHeader:
     changes_limit: int | None = None
     """Characters that the call's changes of the state may have; None is the default."""
 
+    inputs: list[StoredInput] = field(default_factory=list)
+    """What the guard puts into the arguments, out of the ledger."""
+
     def to_payload(self) -> Payload:
         """Write the header."""
         return pack(self).payload
@@ -73,9 +77,20 @@ class ActionHeader:
         return unpack(cls, RawValue(headers[HEADER]))
 
 
-def requested_digest(payloads: Sequence[Payload]) -> str:
-    """Return one digest for a call's arguments: JSON by its meaning, all else by its bytes."""
-    return digest([_meaning(payload) for payload in payloads])
+def requested_digest(payloads: Sequence[Payload], inputs: Sequence[StoredInput] = ()) -> str:
+    """Return one digest for a call's arguments: JSON by its meaning, all else by its bytes.
+
+    Args:
+        payloads: The arguments.
+        inputs: What the ledger adds to them.
+    """
+    meanings = [_meaning(payload) for payload in payloads]
+    return digest([*meanings, inputs_meaning(inputs)] if inputs else meanings)
+
+
+def inputs_meaning(inputs: Sequence[StoredInput]) -> object:
+    """Return what counts of inputs in a digest: their keys, and not the large results."""
+    return [[one.key, one.reference.at, one.reference.path] for one in inputs]
 
 
 def _meaning(payload: Payload) -> object:

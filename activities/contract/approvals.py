@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ...identity import Position, RunKey
+from .references import StoredInput
 from .reply import Reply
 
 CHECK_APPROVAL: Final = "commitline.check_approval"
@@ -26,6 +27,8 @@ class CheckApproval:
     """JSON text, as the model or the plan wrote them."""
     requested_digest: str
     """Of those arguments, as the header of the call has it."""
+    inputs: list[StoredInput] = field(default_factory=list)
+    """What belongs into the arguments, out of the ledger."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,14 @@ class WordGiven:
 class ApprovalState:
     """From `CHECK_APPROVAL` to the run: whether the call may be made.
 
-    Exactly one of ``arguments``, ``reply`` and ``wait_seconds`` is set.
+    Exactly one of ``as_requested``, ``arguments``, ``reply`` and ``wait_seconds`` is set.
     """
 
+    as_requested: bool = False
+    """It may be made as it was requested."""
+
     arguments: str | None = None
-    """It may be made, with these arguments (JSON text)."""
+    """It may be made, with these arguments (JSON text), which are all of them."""
     judged: str | None = None
     """Digest of the arguments that were approved, or that need no approval: those are carried out,
     or none. None where the call was begun: its row counts."""

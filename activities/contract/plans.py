@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from ...canonical import Json, digest, parse
+from ...canonical import digest, parse
 from ...identity import RunKey
 from .deadlines import RunLimits
 from .encoding import to_text
+from .references import Reference
 from .sizes import MAX_CONTENT
 from .spec import ToolSpec
-
-Path: TypeAlias = list[str | int]
-"""The way into JSON data: keys of objects, indexes of lists."""
-
-
-@dataclass(frozen=True)
-class Reference:
-    """An argument of a step, or a part of one, that is the result of an earlier step."""
-
-    at: Path
-    """Where it stands in the arguments."""
-    step: str
-    """The name of the earlier step."""
-    path: Path = field(default_factory=list)
-    """The way into its result; empty is the whole result."""
-
-    def __str__(self) -> str:
-        return f"result_of({', '.join(map(repr, (self.step, *self.path)))})"
 
 
 @dataclass(frozen=True)
@@ -44,35 +26,6 @@ class PlannedStep:
     """JSON text, with null where a result is put in."""
     references: list[Reference] = field(default_factory=list)
     """Where which results are put in."""
-
-
-def resolved(step: PlannedStep, results: Mapping[str, Json]) -> Json:
-    """Return the arguments of a step, with the results of earlier steps put in.
-
-    Raises:
-        LookupError: A result lacks the part that is referred to; the message names it.
-    """
-    arguments = parse(step.arguments)
-    for one in step.references:
-        *way, last = one.at
-        holder = arguments
-        for part in way:
-            holder = holder[part]
-        holder[last] = _found(results[one.step], one)
-    return arguments
-
-
-def _found(result: Json, reference: Reference) -> Json:
-    for part in reference.path:
-        fits = isinstance(result, dict if isinstance(part, str) else list)
-        if not fits or not _holds(result, part):
-            raise LookupError(f"{reference} is not in what {reference.step!r} returned")
-        result = result[part]
-    return result
-
-
-def _holds(value: Json, part: str | int) -> bool:
-    return part in value if isinstance(part, str) else -len(value) <= part < len(value)
 
 
 OPEN_PLAN: Final = "commitline.open_plan"
@@ -131,11 +84,12 @@ class StepResult:
     value: Any
     """What the tool returned, as JSON has it."""
     action_key: str | None = None
-    """The row that answers for it; None for a read."""
+    """The row that answers for it; of a read, the key of its value where that is in the ledger."""
     existing: bool = False
     """Another action did it before. It was not done again, and this run never undoes it."""
     partial: bool = False
-    """The value is too large to travel: this is its beginning. The ledger has the whole."""
+    """The value was too large to travel, and the ledger has the whole no more: this is its
+    beginning."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,12 @@ MAX_TURN: Final = 768 * 1024
 """Characters that all results of one message have together as they travel. They are input of the
 next model turn, and Temporal wedges a workflow task over 2 MiB."""
 
+MAX_STEP: Final = 16 * 1024
+"""Characters of what a step of a plan returns, and of the results that it is given, as they travel.
+The ledger has more. A plan may have 500 steps, and Temporal ends a run over 50 MB of history."""
+STEP_CONTENT: Final = 2_000
+"""Characters of the result of a call that no run planned (of an undo, or of the relay)."""
+
 
 def result_share(calls: int, *, limit: int = MAX_CONTENT) -> int:
     """Return how many characters of each result travel, of a message with so many calls."""

@@ -30,15 +30,36 @@ class BeginUndo:
     """A person has started the undo, of a run that has ended."""
     unless: list[str] = field(default_factory=list)
     """A run that failed is not undone if a call of one of these tools took effect, or may have."""
+    after: str = ""
+    """The workflow that has begun the undo, and hands it over; empty: it begins here."""
+
+
+@dataclass(frozen=True)
+class UndoSoFar:
+    """What an undo knows that the ledger does not."""
+
+    passed: list[ActionKey] = field(default_factory=list)
+    """Actions that it skips because a step failed; see `DueUndo.passes`."""
+    reasons: dict[ActionKey, str] = field(default_factory=dict)
+    """Why each was skipped, by the action that stands."""
+    unserved: list[str] = field(default_factory=list)
+    """Tools for which it found no worker."""
 
 
 @dataclass(frozen=True)
 class UndoRequest:
-    """From a client to the workflow `UndoRun`: a person wants a run undone that has ended."""
+    """To the workflow `UndoRun`: undo a run that has ended, because a person wants it.
+
+    Or go on with an undo for which there was no room any more in another execution's history.
+    """
 
     run_key: RunKey
     why: str
     """Who wants it, and why; for people."""
+    so_far: UndoSoFar | None = None
+    """What the undo knows that has begun; None: it has not."""
+    after: str = ""
+    """The workflow that has begun it, and waits for its end; empty: this one, or nobody yet."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Read it in this order:
     attempt           the story: request, claim, call, outcome, reply
     guarded_call      what is fixed about the call: header, limits, tries
     claim_request     what is claimed: arguments, keys, state
+    stored_inputs     results of a plan's earlier steps, put into the arguments
     claims            claims until the ledger says who has the right to call
     invocation        the call itself, within its deadline
     outcome           what follows from its end: the table of what is known, unknown, tried again

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from ...canonical import parse
 from ...errors import (
@@ -28,8 +29,10 @@ from ...ledger import Action, ActionLedger, ActionRequest
 from ...ledger.result_codec import error_text
 from ..app.state_copy import GivenState
 from ..app.tool_context import UndoneAction
+from ..contract.encoding import raw_text
 from ..contract.sizes import MAX_STATE
 from .guarded_call import GuardedCall
+from .stored_inputs import with_inputs
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,9 @@ class RequestReader:
         if (row := await self._row_that_counts()) is not None:
             return Prepared(self._as_it_stands(row), undoes)
         try:
-            if undone is not None:  # they do not travel
-                args = guarded.stored_args(guarded.undo_args(undone))
-            request = guarded.request(args, header)
+            request = guarded.request(await self._whole(args, undone), header)
+        except ApplicationError:
+            raise  # the ledger is away
         except Exception as err:
             # An application's validator may raise anything, on every attempt.
             refusal = err if isinstance(err, ActionError) else _unfit(err)
@@ -81,6 +84,19 @@ class RequestReader:
             return Prepared(request, undoes, await self._given_state())
         except StateUnusable as err:
             return await self._begun_or(err)
+
+    async def _whole(self, args: Sequence[Any], undone: Action | None) -> Sequence[Any]:
+        """Return the arguments with what did not travel: an undo's, or a plan's large results."""
+        guarded, inputs = self._call.guarded, self._call.header.inputs
+        if undone is not None:
+            return guarded.stored_args(guarded.undo_args(undone))
+        if not inputs:
+            return args
+        try:
+            text = await with_inputs(self._ledger, raw_text(args[0]), inputs)
+        except LedgerUnavailable as err:
+            raise self._call.not_started(err.message, dispatched=False) from err
+        return guarded.stored_args(text)
 
     async def _row_that_counts(self) -> Action | None:
         """Return the row of a call that no run planned, whatever newer code makes of it.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from temporalio import activity
@@ -19,7 +20,7 @@ from temporalio.common import RawValue
 from ...canonical import digest, parse, scrub
 from ...errors import ActionError, ArgumentsChanged, InvalidArguments, UnrepresentableValue
 from ...identity import RunKey, action_key
-from ...ledger import Action, Approval, ApprovalLedger, ApprovalRequest
+from ...ledger import Action, ActionLedger, Approval, ApprovalLedger, ApprovalRequest
 from ...ledger.approvals import check_same_call
 from ...logs import Log
 from ..app.app import App
@@ -27,6 +28,7 @@ from ..app.tool import Tool
 from ..contract.approvals import CHECK_APPROVAL, DECIDE, ApprovalState, CheckApproval, Decide
 from ..contract.deadlines import wait_seconds
 from ..contract.encoding import pack, unpack
+from ..guard.stored_inputs import with_inputs
 from ..model.model import over_limit
 from ..replies import call_reply
 from .served import served_tool
@@ -39,8 +41,9 @@ _PREDICATE_SECONDS: Final = 10.0
 class ApprovalActivities:
     """The activities of calls that a person may have to approve."""
 
-    def __init__(self, app: App, approvals: ApprovalLedger) -> None:
+    def __init__(self, app: App, actions: ActionLedger, approvals: ApprovalLedger) -> None:
         self._app = app
+        self._actions = actions
         self._approvals = approvals
 
     @property
@@ -66,7 +69,7 @@ class ApprovalActivities:
             check_same_call(found, request.tool, request.requested_digest)
         if row is not None and (not row.only_intended or (found and found.state == "approved")):
             generation = 0 if found is None else found.generation
-            return pack(ApprovalState(arguments=_begun_with(row, request), generation=generation))
+            return pack(replace(_begun_with(row), generation=generation))
         if found is None:
             return pack(await self._new_state(request))
         if found.state == "approved":
@@ -107,15 +110,18 @@ class ApprovalActivities:
         """Open the run again if the relay closed it as gone before a reset: no claim does it."""
         await self._approvals.reopen_run(run_key, attempt_at=activity.info().started_time)
 
+    async def _whole(self, request: CheckApproval) -> str:
+        """Return the arguments, with the results that the ledger keeps for them."""
+        return await with_inputs(self._actions, request.arguments, request.inputs)
+
     async def _new_state(self, request: CheckApproval) -> ApprovalState:
         tool = served_tool(self._app, request.tool)
         try:
-            effective = _effective(tool, request.arguments)
+            effective = _effective(tool, await self._whole(request))
         except ActionError as err:
             return ApprovalState(reply=call_reply.refused(err))
         if not await _needs_approval(tool, effective):
-            judged = digest(parse(effective))
-            return ApprovalState(arguments=request.arguments, judged=judged)
+            return ApprovalState(as_requested=True, judged=digest(parse(effective)))
         return await self._request(tool, request, effective)
 
     async def _ask_again(
@@ -126,7 +132,7 @@ class ApprovalActivities:
         Always, also where its predicate would let these pass: a person has judged other ones.
         """
         try:
-            effective = _effective(tool, found.edited_args or request.arguments)
+            effective = _effective(tool, found.edited_args or await self._whole(request))
         except ActionError as err:
             text = f"not executed: {changed.message}; nor with those of the request: {err.message}"
             return ApprovalState(reply=call_reply.not_run(ArgumentsChanged.__name__, text))
@@ -159,13 +165,13 @@ class ApprovalActivities:
         return _state_of(approval)
 
 
-def _begun_with(row: Action, request: CheckApproval) -> str:
-    """Return the arguments with which a call was scheduled that has a row.
+def _begun_with(row: Action) -> ApprovalState:
+    """Return with which arguments a call was scheduled that has a row.
 
     Those that were approved are stored as they were scheduled; else it was the plan's.
     """
     approved = digest([parse(row.args)]) == row.requested_digest
-    return row.args if approved else request.arguments
+    return ApprovalState(arguments=row.args) if approved else ApprovalState(as_requested=True)
 
 
 def _edited(tool: Tool, arguments: str) -> str:

@@ -35,7 +35,7 @@ from .undo_steps import UndoSteps
 
 log = Log()
 
-_STEPS: Final = 20
+_STEPS: Final = 100
 """How many steps are planned at a time."""
 _LISTED: Final = 200
 """How many actions a report lists where it travels; the ledger has them all."""
@@ -62,13 +62,16 @@ class UndoActivities:
     @activity.defn(name=BEGIN_UNDO)
     async def begin(self, raw: RawValue) -> RawValue:
         """Commit that the run is being undone, if it must be; return whether. Safe to repeat."""
-        request = unpack(BeginUndo, raw)
+        request, by = unpack(BeginUndo, raw), activity.info().workflow_id or ""
+        if request.after:
+            await self._undo.take_over(request.run_key, by=by, after=request.after)
+            return pack(True)
         began = await self._undo.begin(
             request.run_key,
             why=request.why,
             failed=request.failed,
             attempt_at=activity.info().started_time,
-            by=activity.info().workflow_id,
+            by=by,
             again=request.again,
             unless=request.unless,
         )

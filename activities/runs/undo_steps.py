@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...canonical import digest, dumps, parse, scrub
-from ...errors import ActionError, UnrepresentableValue
+from ...canonical import digest
 from ...ledger import Action, DueUndo
 from ...ledger.action_records import Effect, Purpose
 from ...shown import markdown_line
@@ -17,6 +16,7 @@ from ..app.app import App
 from ..app.tool import Tool
 from ..contract.action_header import ActionHeader
 from ..contract.deadlines import DEFAULTS, CallLimits, resolve
+from ..contract.sizes import STEP_CONTENT
 from ..contract.undo import UndoStep
 
 
@@ -52,18 +52,8 @@ class UndoSteps:
         made = self._tools.get(name)
         if made is None:
             return _unserved(found, name, "undoes it")
-        if begun is None:
-            try:
-                given = made.undo_arguments(found.args, found.recorded)
-                arguments, requested = dumps(given), digest(given)
-            except UnrepresentableValue as err:  # among arguments a result is one level deeper
-                problem = f"{name} cannot be given what {found.tool} was: {err.message}"
-                return UndoStep(found.key, name, problem=scrub(problem, limit=300))
-        else:
-            arguments, requested = begun.args, begun.requested_digest
-        # An undo that has a row is called with its arguments, or ends: then there may be another.
-        if begun is None and (problem := _unfit(made, arguments)):
-            return UndoStep(found.key, name, problem=problem)
+        # What is planned is the undo of this action; its arguments follow from that one's row.
+        requested = digest({"undoes": found.key}) if begun is None else begun.requested_digest
         limits = step_limits(made)
         header = replace(
             step_header(found, limits, "undo"),
@@ -76,7 +66,10 @@ class UndoSteps:
 
 
 def step_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHeader:
-    """Return the header of a call that no run planned, for a settlement or an undo."""
+    """Return the header of a call that no run planned, for a settlement or an undo.
+
+    No model reads its result, so little of that travels.
+    """
     return ActionHeader(
         found.run_key,
         found.position,
@@ -85,6 +78,7 @@ def step_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHe
         attempt_seconds=limits.attempt_seconds,
         node_seconds=limits.node_seconds,
         thread_id=found.thread_id,
+        content_limit=STEP_CONTENT,
         purpose=purpose,
     )
 
@@ -103,12 +97,3 @@ def step_limits(made: Tool) -> CallLimits:
 def _unserved(found: Action, tool: str, what: str) -> UndoStep:
     problem = f"no worker of this task queue serves {tool!r}, which {what}"
     return UndoStep(found.key, tool, problem=problem, unserved=True)
-
-
-def _unfit(made: Tool, arguments: str) -> str:
-    """Say why an undo with these arguments cannot be called; nothing, if it can."""
-    try:
-        made.domain_key(made.effective(parse(arguments)))
-    except ActionError as err:
-        return scrub(err.message, limit=300)
-    return ""

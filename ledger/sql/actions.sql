@@ -26,11 +26,15 @@ select a.*, clock_timestamp() as now from agent_actions a
  limit %(limit)s;
 
 -- put_value: keep a read's large result. Of two attempts the last one's stands: the model reads
--- it.
+-- it. The run of a plan has no conversation, and keeps its values all the same.
+with thread as (
+    select deleted_at from agent_threads where thread_id = %(thread_id)s for share
+)
 insert into agent_values (key, thread_id, value)
-select %(key)s, thread_id, %(value)s::json
-  from agent_threads where thread_id = %(thread_id)s and deleted_at is null
-   for share
+select %(key)s, %(thread_id)s, %(value)s::json
+ where exists (select from thread where deleted_at is null)
+    or not exists (select from thread)
+       and exists (select from agent_runs where run_key = %(thread_id)s)
 on conflict (key) do update set value = excluded.value;
 
 -- get_value: a read's large result.

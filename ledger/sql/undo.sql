@@ -43,13 +43,20 @@ update agent_runs
        stop_reason = coalesce(stop_reason, %(why)s)
  where run_key = any(%(run_keys)s);
 
--- undo_rows: the actions of a tree that can be undone, and those that undo others.
+-- take_over_undo: another workflow carries the undo of these runs out from now on.
+update agent_runs set undo_owner = %(by)s
+ where run_key = any(%(run_keys)s) and state = 'undoing' and undo_owner = %(after)s;
+
+-- undo_rows: the actions of a tree that can be undone, and those that undo others, without their
+-- arguments and results, which may be large: who undoes one reads that one.
 with recursive tree as (
     select run_key from agent_runs where run_key = %(run_key)s
     union all
     select r.run_key from agent_runs r join tree on r.parent_key = tree.run_key
 )
-select a.*, clock_timestamp() as now from agent_actions a join tree using (run_key)
+select a.*, '{}'::json as args, case when a.result is not null then 'null'::json end as result,
+       clock_timestamp() as now
+  from agent_actions a join tree using (run_key)
  where a.compensator is not null or a.undoes is not null
  order by a.created_at, a.key;
 

@@ -12,7 +12,9 @@ from commitline import Effect, Plan, State, Tool, result_of, step, tool
 from commitline.activities.app.app import App
 from commitline.activities.app.plan import Step
 from commitline.activities.contract.encoding import pack, unpack
-from commitline.activities.contract.plans import PlanInput, PlannedStep, Reference, resolved
+from commitline.activities.contract.plans import PlanInput, PlannedStep
+from commitline.activities.contract.references import Reference, part_of, put_in
+from commitline.canonical import parse
 from commitline.errors import DefinitionError, PlanInvalid
 
 
@@ -153,6 +155,13 @@ class Parcel:
     """An argument that is no plain data."""
 
     size: int
+
+
+def resolved(one: PlannedStep, results: dict[str, Any]) -> Any:
+    arguments = parse(one.arguments)
+    for reference in one.references:
+        put_in(arguments, reference, part_of(results[reference.step], reference))
+    return arguments
 
 
 def test_what_refers_to_a_result_travels_beside_the_arguments() -> None:

@@ -18,6 +18,7 @@ from commitline.workflows import finished_call as settled_call
 from commitline.workflows.action_headers import surroundings
 from commitline.workflows.progress import Progress
 from commitline.workflows.undo import Undo
+from commitline.workflows.undo_run import undo_in_child
 
 RUN = RunKey("r/1")
 
@@ -33,7 +34,7 @@ async def test_what_cannot_begin_is_skipped_in_the_end(
 
     monkeypatch.setattr(settled_call, "settled_reply", settled_reply)
     monkeypatch.setattr(workflow, "set_current_details", lambda details: None)
-    undo = Undo(RUN, Progress(agent="", prompt=""))
+    undo = Undo(RUN, Progress(agent="", prompt=""), elsewhere=undo_in_child)
     header = ActionHeader(
         RUN, Position("undo-0.0"), "d", purpose="undo", undoes=ActionKey("r/1:0.0")
     )

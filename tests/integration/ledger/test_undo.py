@@ -380,34 +380,6 @@ async def test_a_plan_travels_however_large_what_it_undoes_with(ledger: ActionLe
     assert len(raw.payload.data) < 10_000
 
 
-async def test_a_result_too_deep_to_be_given_on_stands_and_the_others_are_undone(
-    ledger: ActionLedger,
-) -> None:
-    @tool(effect=Effect.IDEMPOTENT)
-    async def refund(result: Any) -> None: ...
-
-    @tool(effect=Effect.IDEMPOTENT, compensate=refund)
-    async def charge_deeply() -> None: ...
-
-    for at_step, levels in (("0.0", 199), ("1.0", 200)):
-        call = charge(at_step, tool=charge_deeply.name, args="{}", domain_key=None)
-        claim = await dispatched(ledger, call)
-        await ledger.record(claim, Outcome.ok("[" * levels + "]" * levels))
-    await begin(ledger, by=BY)
-    undoes = UndoActivities(App(tools=[charge_deeply]), ledger.undo, heartbeat_seconds=1)
-
-    raw = await ActivityEnvironment().run(undoes.plan, pack(PlanUndo(RUN)))
-    steps = unpack(UndoPlan, raw).steps
-
-    assert [(step.key, step.problem) for step in steps] == [
-        (
-            charge("1.0").key,
-            "refund cannot be given what charge_deeply was: nested over 200 levels deep",
-        ),
-        (charge("0.0").key, ""),
-    ]
-
-
 # --- what is unknown -------------------------------------------------------------------------
 
 

@@ -467,14 +467,55 @@ async def test_what_a_step_refers_to_has_to_be_there_and_to_fit_into_a_message(
         lacking = step(shop.look, {"what": result_of("reserve", "boxes", 2)}, name="third box")
         run = await client.start_plan(Plan("lacking", [reserved, lacking]), id=fresh_id())
         told = await failed(run)
-        much = Plan("much", [big, step(shop.look, {"what": result_of("look")}, name="again")])
-        too_much = await failed(await client.start_plan(much, id=fresh_id()))
-        kept = (await (await client.start_plan(Plan("kept", [big]), id=fresh_id())).result()).steps
+        again = step(shop.look, {"what": [result_of("look")]}, name="again")
+        missing = step(shop.look, {"what": result_of("look", "there")}, name="missing")
+        much = await client.start_plan(Plan("much", [big, again]), id=fresh_id())
+        used = await much.result()
+        amiss = await failed(await client.start_plan(Plan("m", [big, missing]), id=fresh_id()))
 
     assert "'third box' was not carried out: result_of('reserve', 'boxes', 2) is not in" in told
     assert shop.log == ["reserve tea", "release r-tea"]
-    assert "'again' was not carried out: result_of('look') is too large to travel" in too_much
-    assert (kept[0].partial, kept[0].value["truncated"]) == (True, True)
+    assert (used["look"], used["again"]) == ("x" * 300_000, ["x" * 300_000])
+    assert "its arguments cannot be made: result_of('look', 'there') is not in what" in amiss
+
+
+async def test_large_results_do_not_travel_and_are_used_and_undone_whole(bench: Bench) -> None:
+    given: list[tuple[str, str]] = []
+
+    @tool(effect=Effect.IDEMPOTENT)
+    async def shrink(result: str, what: str) -> str:
+        given.append(("shrink", result[-1]))
+        assert (len(what), len(result)) in ((1, 250_001), (250_001, 250_001))
+        return "y" * 250_000
+
+    @tool(
+        effect=Effect.IDEMPOTENT,
+        compensate=shrink,
+        approval=lambda arguments: arguments["what"].endswith("c"),
+    )
+    async def grow(what: str) -> str:
+        given.append(("grow", what[-1]))
+        return "x" * 250_000 + chr(ord(what[-1]) + 1)
+
+    @tool(effect=Effect.IDEMPOTENT)
+    async def fail(what: str) -> None:
+        raise ToolRefused("no")
+
+    steps = [step(grow, {"what": "a"}, name="0")]
+    steps += [step(grow, {"what": result_of(f"{n}")}, name=f"{n + 1}") for n in range(4)]
+    plan = Plan("grow", [*steps, step(fail, {"what": result_of("4")})])
+    async with bench.serving(App(tools=[grow, fail])) as client:
+        run = await client.start_plan(plan, id=fresh_id())
+        (asked,) = await eventually(run.approvals)
+        await run.decide(asked.position, approve=True, by="ada")
+        told = await failed(run)
+        info = (await run.describe()).raw_description.workflow_execution_info
+
+    forward = [("grow", letter) for letter in "abcde"]
+    assert given == [*forward, *(("shrink", letter) for letter in "fedcb")]
+    assert (asked.position, asked.args[-3:]) == ("2.0", 'c"}')
+    assert "The run is compensated: 5 undone" in told
+    assert info.history_size_bytes < 800_000, "of 5 MB; what a person approved travels twice"
 
 
 async def test_a_worker_checks_a_plan_by_the_tools_that_it_serves(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.common import RetryPolicy
 
 from commitline import (
@@ -39,11 +40,13 @@ from commitline.errors import (
     ThreadDeleted,
     UndoRefused,
 )
-from commitline.identity import RunKey
+from commitline.identity import RunKey, undo_workflow
 from commitline.ledger import Outcome, Run, RunLedger, UndoReport
+from commitline.workflows import undo
 
 from .bench import Bench, commitline, eventually, fresh_id
 from .playing import SOON, Says, Signals, asked, seen
+from .test_long_runs import chain
 
 
 class Shop:
@@ -147,6 +150,54 @@ async def test_what_a_failed_run_did_is_undone_in_reverse_order(bench: Bench) ->
     undo = {str(one.position): one for one in actions}["undo-1.0"]
     undone = {str(one.position): one for one in actions}["1.0"]
     assert (undo.tool, undo.undoes, undone.undone_by) == ("refund", undone.key, undo.key)
+
+
+async def test_an_undo_goes_on_in_another_history_where_one_is_full(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        undo, "history_is_full", lambda: workflow.info().get_current_history_length() > 40
+    )
+    shop, orders = Shop(), [str(number) for number in range(1, 8)]
+    shop.refusing.add("7")
+
+    async with bench.serving(shop.app(charges(*orders))) as client:
+        run, told = await failed(client)
+        report = await run.undo_report()
+        executions = await chain(bench, undo_workflow(await bench.run_key(run)))
+
+    refunds = [line for line in shop.log if line.startswith("refund")]
+    assert sorted(refunds) == [f"refund {order} receipt-{order}" for order in orders[:-1]]
+    assert len(executions) > 1
+    assert [one.fate for one in report.actions].count("undone") == 6
+    assert "The run is partly compensated: 6 undone" in told
+    assert "the bank is closed" in told
+
+
+async def test_a_result_too_deep_to_be_given_on_stands_and_the_others_are_undone(
+    bench: Bench,
+) -> None:
+    refunded: list[int] = []
+
+    @tool(effect=Effect.IDEMPOTENT)
+    async def refund(result: Any) -> None:
+        refunded.append(len(result))
+
+    @tool(effect=Effect.IDEMPOTENT, compensate=refund)
+    async def charge(kind: str) -> Any:
+        deep: list[Any] = []
+        for _ in range(199):
+            deep = [deep]
+        return {"deep": deep, "small": "x"}[kind]
+
+    script = call(*((charge.name, {"kind": kind}) for kind in ("small", "deep", "small")))
+    agent = Agent("agent", ScriptedModel("s", [script]), "", tools=[charge], max_steps=1)
+    async with bench.serving(App([agent])) as client:
+        _, told = await failed(client)
+
+    assert refunded == [1, 1]
+    assert "2 undone; charge at 0.1 stands (" in told
+    assert "nested over 200 levels deep" in told
 
 
 async def test_parallel_calls_are_undone_the_last_first_and_a_mail_stands(bench: Bench) -> None:
