@@ -62,6 +62,7 @@
         ├── ToolNotServed           CL509  no worker serves a tool of the run any more
         ├── PlanFailed              CL510  a step of the plan failed for good
         ├── AmbiguousAction         CL511  several runs have had the id that names the action
+        ├── EndedByOperator         CL512  an activity of the run was ended from outside
         ├── AgentsTooDeep           CL240  too many agents called below one another
         └── SubAgentNotEnded        CL241  the sub-agent's earlier workflow has not ended
 
@@ -571,6 +572,16 @@ class AmbiguousAction(RunError):
 
     code = "CL511"
     remedy = "Name the action by its whole key; the message and `actions list --json` have it."
+
+
+class EndedByOperator(RunError):
+    """An activity of the run was completed, or failed, by somebody, and by no worker."""
+
+    code = "CL512"
+    remedy = (
+        "`commitline actions` says what became of the call. End a run by `commitline stop`, and "
+        "say how an action ended by `commitline actions settle`."
+    )
 
 
 class RunNotFound(RunError):

@@ -35,6 +35,8 @@ TUNING: Final = (
     "history.transferProcessorMaxPollRPS=2000",
     # Timers, retries and timeouts included, would fire up to a second late.
     'history.timerProcessorMaxTimeShift="100ms"',
+    # `temporal workflow pause`, which clusters have.
+    "frontend.WorkflowPauseEnabled=true",
 )
 
 

@@ -19,6 +19,7 @@ from ..ledger import Action, Approval, Question, UndoReport
 from ..workflows.progress import Progress
 from .connection import Connection
 from .decision import answer, decide
+from .executions import is_paused
 from .intervention import Intervention, Verb
 from .reset import Reset, reset_run
 from .run_workflow import RunState, RunWorkflow, run_key_of, state_of
@@ -38,7 +39,8 @@ class RunStatus:
     run_key: RunKey
     """The run's name in the ledger."""
     state: RunState
-    """``stopping``: its stop or cancellation is under way, or no worker is there to finish it."""
+    """``stopping``: its stop or cancellation is under way, or no worker is there to finish it.
+    ``paused``: an operator has paused its workflow, and it goes on when that is over."""
     progress: Progress | None
     """Where it is; None while no worker is there to say."""
 
@@ -330,5 +332,6 @@ async def _status(workflow: RunWorkflow) -> RunStatus:
         id=workflow.id,
         run_key=await run_key_of(described),
         state=state_of(described),
-        progress=await workflow.progress(),
+        # Of a paused one the server refuses the query, in a way that the SDK cannot read.
+        progress=None if is_paused(described) else await workflow.progress(),
     )

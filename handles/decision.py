@@ -34,7 +34,7 @@ from ..ledger.questions import refusal_of as refusal_of_answer
 from ..workflows.base_run import ANSWERED, DECISION, WORD_GIVEN
 from .connection import Connection
 from .intervention import about_call
-from .run_workflow import RunWorkflow, state_of
+from .run_workflow import LIVE, RunWorkflow, state_of
 from .temporal_failure import LEFT_UNANSWERED, ended_badly, raise_if_cancelled, refused
 
 MAX_ANSWER: Final = 256 * 1024
@@ -232,7 +232,7 @@ async def _update(workflow: RunWorkflow, update: str, word: Decide | Answer, id:
                 raise refused(workflow.id, err) from err
             raised = err
         state = state_of(await workflow.describe())
-        if state not in ("running", "stopping"):
+        if state not in LIVE:
             raise _HasEnded(state) from raised
         if isinstance(raised, RPCError) and raised.status in _MAY_BE_FULL:
             raise _TakesNoUpdate from raised

@@ -28,6 +28,7 @@ from ..identity import Position, RunKey, is_from, position_below, position_in_pa
 from ..ledger import Action, ActionLedger, Run
 from ..ledger.run_rules import check_not_stopped
 from ..ledger.thread_rules import check_goes_back
+from .executions import describe_execution
 
 _ALL: Final = 1_000_000
 _MODEL_TURN: Final = "{step}.model"
@@ -134,8 +135,7 @@ async def _check(ledger: ActionLedger, run: Run) -> None:
 
 async def _before_turn(client: Client, run: Run, step: int) -> tuple[str, int]:
     """Return the execution in which a turn began, and the event before it to go back to."""
-    current = client.get_workflow_handle(run.workflow_id)
-    described = await current.describe()
+    described = await describe_execution(client, run.workflow_id)
     execution = described.run_id
     first = described.raw_description.workflow_execution_info.first_run_id or execution
     if run.run_key != f"{run.workflow_id}/{first}":

@@ -8,7 +8,7 @@ of the first execution, which stays the same over resets, retries and continue-a
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
 from temporalio.client import (
@@ -28,6 +28,7 @@ from ..identity import RunKey, run_key
 from ..workflows.action_headers import MEMO_RUN_KEY
 from ..workflows.progress import Progress
 from .connection import Connection
+from .executions import describe_execution, is_paused
 from .temporal_failure import refused
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ T = TypeVar("T")
 RunState = Literal[
     "running",
     "stopping",
+    "paused",
     "completed",
     "failed",
     "canceled",
@@ -42,6 +44,9 @@ RunState = Literal[
     "timed_out",
     "continued_as_new",
 ]
+
+LIVE: Final[tuple[RunState, ...]] = ("running", "stopping", "paused")
+"""Of a run that has not ended."""
 
 _QUERY_SECONDS = 2.0
 """How long a worker may take to say where a run is. Without one a query waits for its time-out."""
@@ -70,11 +75,11 @@ class RunWorkflow:
             RunNotFound: No run has this id.
         """
         try:
-            described = await self._newest.describe()
+            described = await describe_execution(self._connection.temporal, self.id)
             if self._first is None or self._first == first_of(described):
                 return described
             # Another run has the id by now.
-            return await self._connection.workflow(self.id, run_id=self._first).describe()
+            return await describe_execution(self._connection.temporal, self.id, self._first)
         except RPCError as err:
             error = refused(self.id, err)
             if self._first is not None and isinstance(error, RunNotFound):
@@ -168,5 +173,6 @@ def state_of(described: WorkflowExecutionDescription) -> RunState:
     """Return the state of a described run: Temporal's word, or that it is being stopped."""
     if described.status is None or described.status is WorkflowExecutionStatus.RUNNING:
         cancelling = described.raw_description.workflow_extended_info.cancel_requested
-        return "stopping" if cancelling else "running"
+        paused: RunState = "paused" if is_paused(described) else "running"
+        return "stopping" if cancelling else paused
     return described.status.name.lower()  # type: ignore[return-value]

@@ -13,7 +13,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from ..identity import check_any_workflow_id
 from .connection import Connection
-from .run_workflow import RunWorkflow, run_key_of, state_of
+from .run_workflow import LIVE, RunWorkflow, run_key_of, state_of
 from .temporal_failure import refused
 from .undo import NO_REASON, undo
 
@@ -66,7 +66,7 @@ async def stop(
 async def _undo_if_ended(connection: Connection, workflow: RunWorkflow, reason: str) -> None:
     """Undo a run that was just ending, and so did not do it itself, as its stop wanted it."""
     described = await workflow.describe()
-    if state_of(described) in ("running", "stopping"):
+    if state_of(described) in LIVE:
         return
     run_key = await run_key_of(described)
     ledger = await connection.ledger()

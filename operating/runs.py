@@ -9,11 +9,12 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
-from temporalio.client import WorkflowExecution
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from ..client import AgentClient
 from ..errors import CommitlineError, RunNotFound
-from ..handles.run_workflow import RunState, run_key_of, state_of
+from ..handles.executions import list_executions, state_name
+from ..handles.run_workflow import LIVE, RunState, run_key_of, state_of
 from ..handles.thread import RunHandle
 from ..identity import RunKey
 from ..ledger import ActionLedger, Run
@@ -32,6 +33,7 @@ STATES: Final = {
     "canceled": "Canceled",
     "terminated": "Terminated",
     "timed_out": "TimedOut",
+    "paused": "Paused",
 }
 """The states of runs, and Temporal's names for them."""
 _PAGE: Final = 100
@@ -58,11 +60,10 @@ async def newest_runs(
     ledger = await client.ledger()
     found: list[dict[str, Any]] = []
     # Temporal does not know the agents: it is asked for more until so many are the agent's.
-    listed = client.temporal.list_workflows(query, limit=limit if agent is None else None)
-    page: list[WorkflowExecution] = []
-    async for run in listed:
+    page: list[WorkflowExecutionInfo] = []
+    async for run in list_executions(client.temporal, query):
         page.append(run)
-        if len(page) == _PAGE:
+        if len(page) == min(_PAGE, limit if agent is None else _PAGE):
             found += await _of_agent(ledger, page, agent)
             page = []
         if len(found) >= limit:
@@ -72,22 +73,22 @@ async def newest_runs(
 
 
 async def _of_agent(
-    ledger: ActionLedger, found: Sequence[WorkflowExecution], agent: str | None
+    ledger: ActionLedger, found: Sequence[WorkflowExecutionInfo], agent: str | None
 ) -> list[dict[str, Any]]:
     """Return what to show of these runs, of one agent or of all."""
     known = await _newest_of(ledger, found)
     return [
         {
-            "id": run.id,
-            "agent": known[run.id].agent if run.id in known else None,
-            "state": "unknown" if run.status is None else run.status.name.lower(),
-            "undone": await _undone(ledger, known.get(run.id)),
-            "started": run.start_time,
-            "ended": run.close_time,
-            "run_id": run.run_id,
+            "id": run.execution.workflow_id,
+            "agent": None if one is None else one.agent,
+            "state": state_name(run),
+            "undone": await _undone(ledger, one),
+            "started": run.start_time.ToDatetime(UTC),
+            "ended": run.close_time.ToDatetime(UTC) if run.HasField("close_time") else None,
+            "run_id": run.execution.run_id,
         }
-        for run in found
-        if agent is None or (run.id in known and known[run.id].agent == agent)
+        for run, one in zip(found, known, strict=True)
+        if agent is None or (one is not None and one.agent == agent)
     ]
 
 
@@ -139,7 +140,7 @@ def _facts(id: str, run_key: RunKey, run: Run | None, state: str) -> dict[str, A
 
 async def _why(handle: RunHandle, state: RunState) -> str | None:
     """Say why a run failed: what happened, the error's code, and what to do."""
-    if state in ("running", "stopping", "completed"):
+    if state in (*LIVE, "completed"):
         return None
     try:
         await handle.result()
@@ -161,9 +162,12 @@ def print_facts_of(run: Mapping[str, Any]) -> None:
     print_facts(shown)
 
 
-async def _newest_of(ledger: ActionLedger, runs: Sequence[WorkflowExecution]) -> dict[str, Run]:
-    newest = await asyncio.gather(*(ledger.runs.list(workflow_id=run.id, limit=1) for run in runs))
-    return {run.id: rows[0] for run, rows in zip(runs, newest, strict=True) if rows}
+async def _newest_of(
+    ledger: ActionLedger, runs: Sequence[WorkflowExecutionInfo]
+) -> Sequence[Run | None]:
+    ids = [run.execution.workflow_id for run in runs]
+    newest = await asyncio.gather(*(ledger.runs.list(workflow_id=one, limit=1) for one in ids))
+    return [rows[0] if rows else None for rows in newest]
 
 
 async def _undone(ledger: ActionLedger, run: Run | None) -> str | None:

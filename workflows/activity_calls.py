@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from types import NoneType
+from typing import Any, Final, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
@@ -20,8 +21,8 @@ from temporalio.exceptions import TimeoutError as TimedOutError
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import as_failure
     from ..activities.contract.deadlines import CallLimits
-    from ..activities.contract.encoding import pack
-    from ..errors import CommitlineError
+    from ..activities.contract.encoding import pack, unpack
+    from ..errors import CommitlineError, EndedByOperator
 
 T = TypeVar("T")
 
@@ -34,9 +35,12 @@ _RELAY_HEARTBEAT: Final = timedelta(seconds=10)
 _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
 )
+ENDED_BY_OPERATORS: Final = 3
+"""How often an activity is run again that somebody ended from outside."""
 
 
 async def run_activity(
+    kind: type[T],
     activity: str,
     argument: RawValue,
     *,
@@ -44,10 +48,14 @@ async def run_activity(
     limits: CallLimits,
     heartbeat_seconds: float,
     summary: str,
-) -> RawValue | None:
-    """Run the activity of a call or of a model turn; return None where the server gave it up.
+) -> T | None:
+    """Run the activity of a call or of a model turn; return its answer.
+
+    None: an operator ended it (`temporal activity complete`, `fail`, or a time-out set there), so
+    the ledger says what became of it.
 
     Args:
+        kind: Of the answer.
         activity: Its type.
         argument: Its JSON.
         at: Its activity id: the position.
@@ -69,37 +77,81 @@ async def run_activity(
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=summary,
         )
-        return answer
+        return unpack(kind, answer)
     except ActivityError as err:
-        if cancelled() or not isinstance(err.cause, TimedOutError):
+        if cancelled() or not _ended_by_operator(err):
             raise
-        return None  # an operator has set a time-out
+    except ValueError:
+        pass  # no answer of ours
+    return None
 
 
-async def run_ledger_activity(activity: str, request: Any, summary: str) -> RawValue:
-    """Run an activity that only calls the ledger, until it answers."""
-    answer: RawValue = await workflow.execute_activity(
-        activity,
-        pack(request),
-        result_type=RawValue,
-        start_to_close_timeout=_LEDGER_ATTEMPT,
-        retry_policy=_RETRY,
-        summary=summary,
+async def run_ledger_activity(kind: type[T], activity: str, request: Any, summary: str) -> T:
+    """Run an activity that only calls the ledger, until it answers; return the answer.
+
+    Each is safe to repeat, so one that an operator ended is run again.
+
+    Raises:
+        ApplicationError: Operators ended it, time after time; final.
+    """
+    for _ in range(ENDED_BY_OPERATORS):
+        try:
+            answer: RawValue = await workflow.execute_activity(
+                activity,
+                pack(request),
+                result_type=RawValue,
+                start_to_close_timeout=_LEDGER_ATTEMPT,
+                retry_policy=_RETRY,
+                summary=summary,
+            )
+            return _answer(kind, answer)
+        except ActivityError as err:
+            if cancelled() or not _ended_by_operator(err):
+                raise
+        except ValueError:
+            pass  # no answer of ours
+    raise failure(EndedByOperator(f"{activity} gave no answer {ENDED_BY_OPERATORS} times"))
+
+
+def _answer(kind: type[T], raw: RawValue) -> T:
+    """Return what a worker of ours answered.
+
+    Raises:
+        ValueError: It is no answer of ours.
+    """
+    if kind is not NoneType:
+        return unpack(kind, raw)
+    if raw.payload.metadata.get("encoding") != b"binary/null":
+        raise ValueError("an activity that returns nothing returned something")
+    return cast("T", None)
+
+
+def _ended_by_operator(error: ActivityError) -> bool:
+    """Whether no worker of ours ended an activity: our failures have a type, and no time-out."""
+    cause = error.cause
+    return isinstance(cause, TimedOutError) or (
+        isinstance(cause, ApplicationError) and not cause.type
     )
-    return answer
 
 
 async def run_relay_activity(activity: str, summary: str) -> int:
     """Run an activity of the relay, which may take on many rows; return how many they were."""
-    return int(
-        await workflow.execute_activity(
+    try:
+        answer: RawValue = await workflow.execute_activity(
             activity,
+            result_type=RawValue,
             start_to_close_timeout=_RELAY_ATTEMPT,
             heartbeat_timeout=_RELAY_HEARTBEAT,
             retry_policy=_RETRY,
             summary=summary,
         )
-    )
+        return unpack(int, answer)
+    except ActivityError as err:
+        if not _ended_by_operator(err):
+            raise
+    except ValueError:
+        pass  # no answer of ours
+    return 0  # the relay looks again soon
 
 
 async def despite_cancellation(work: Coroutine[Any, Any, T]) -> T:

@@ -195,7 +195,7 @@ class AgentRun(BaseRun):
     async def _open(self, given: RunInput) -> AgentTurns:
         request = OpenRun(this_run(), given.agent, given.digest, given.limits, given.thread_id)
         summary = markdown_line(f"Open the run for {given.agent}")
-        opened = unpack(Opened, await run_ledger_activity(OPEN_RUN, request, summary))
+        opened = await run_ledger_activity(Opened, OPEN_RUN, request, summary)
         turns = AgentTurns.opened(opened, given, self._progress)
         if given.carried is not None:
             self._restore(given.carried)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from types import NoneType
 from typing import Any, Final, NoReturn, TypeVar
 
 from temporalio import workflow
@@ -19,7 +20,7 @@ from temporalio.exceptions import (
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.approvals import DECIDE, Decide, WordGiven
-    from ..activities.contract.encoding import pack, unpack
+    from ..activities.contract.encoding import from_plain, pack, unpack
     from ..activities.contract.questions import ANSWER, Answer
     from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
     from ..canonical import scrub
@@ -65,10 +66,10 @@ class BaseRun:
         """
         said = unpack(Decide, raw)
         summary = markdown_line(f"{said.by} decides about {said.position}")
-        answer = await _record(DECIDE, said, summary)
+        decision = await _record(str, DECIDE, said, summary)
         if self._calls is not None:
             self._calls.decided.add(said.position)
-        return answer
+        return pack(decision)
 
     @workflow.update(name=ANSWERED)
     async def answer(self, raw: RawValue) -> RawValue:
@@ -78,10 +79,10 @@ class BaseRun:
         """
         said = unpack(Answer, raw)
         summary = markdown_line(f"{said.by} answers {said.position}")
-        number = await _record(ANSWER, said, summary)
+        number = await _record(int, ANSWER, said, summary)
         if self._calls is not None:
             self._calls.answered.add((said.position, said.number))
-        return number
+        return pack(number)
 
     @answer.validator
     def _check_answer(self, raw: RawValue) -> None:
@@ -105,12 +106,16 @@ class BaseRun:
             raise failure(ApprovalRefused(f"{said.position} waits for no decision any more"))
 
     @workflow.signal(name=WORD_GIVEN)
-    def word_given(self, raw: RawValue) -> None:
+    def word_given(self, *sent: Any) -> None:
         """Go on with a call whose decision or answer (`WordGiven`) is in the ledger by now.
 
-        Safe to repeat: the ledger is read, and nothing else counts.
+        Safe to repeat: the ledger is read, and nothing else counts. Anybody may send a signal, and
+        an error here would fail the workflow task for ever, so what cannot be read is dropped.
         """
-        given = unpack(WordGiven, raw)
+        try:
+            given = from_plain(WordGiven, sent[0] if sent else None)
+        except ValueError:
+            return
         if self._calls is None or given.run_key != this_run():
             return
         if given.number is None:
@@ -137,7 +142,7 @@ class BaseRun:
         if passed:
             stop = StopRun(this_run(), reason)
             await despite_cancellation(
-                run_ledger_activity(STOP_RUN, stop, "Stop: the deadline has passed")
+                run_ledger_activity(NoneType, STOP_RUN, stop, "Stop: the deadline has passed")
             )
             running.cancel()
         await despite_cancellation(workflow.wait([running]))
@@ -196,7 +201,7 @@ class BaseRun:
             self._show("stopping")
         try:
             await despite_cancellation(
-                run_ledger_activity(CLOSE_RUN, CloseRun(this_run()), "Close the run")
+                run_ledger_activity(NoneType, CLOSE_RUN, CloseRun(this_run()), "Close the run")
             )
         except ActivityError as err:
             if is_undoing(err):
@@ -237,10 +242,10 @@ def _of_another_run(run_key: RunKey) -> str:
     return f"it is about a call of {run_key}, and this is the workflow of {this_run()}"
 
 
-async def _record(activity: str, said: Decide | Answer, summary: str) -> RawValue:
+async def _record(kind: type[T], activity: str, said: Decide | Answer, summary: str) -> T:
     """Record what a person decided or answered; return the ledger's answer."""
     try:
-        return await run_ledger_activity(activity, said, summary)
+        return await run_ledger_activity(kind, activity, said, summary)
     except ActivityError as err:
         raise run_failure(err) from err
 

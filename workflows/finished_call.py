@@ -1,7 +1,7 @@
 """One call, until it is settled: its outcome is recorded, or it is surely unknown.
 
 run the activity -> the attempt could not record the outcome: have it recorded
-                 -> the server gave the call up: settle it from the ledger
+                 -> an operator ended it: settle the call from the ledger
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from temporalio.common import RawValue
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.action_header import ActionHeader
     from ..activities.contract.deadlines import CallLimits
-    from ..activities.contract.encoding import pack_text, unpack
+    from ..activities.contract.encoding import pack_text
     from ..activities.contract.outcomes import (
         RECORD_OUTCOME,
-        SETTLE_TIMED_OUT,
-        SettleTimedOut,
+        SETTLE_ENDED,
+        SettleEnded,
         Unrecorded,
     )
     from ..activities.contract.reply import Reply
@@ -29,6 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from ..identity import ActionKey, Position, action_key
     from .action_headers import Surroundings, surroundings
     from .activity_calls import (
+        ENDED_BY_OPERATORS,
         despite_cancellation,
         raise_if_cancelled,
         run_activity,
@@ -63,11 +64,12 @@ async def settled_reply(
         heartbeat_seconds: How soon Temporal notices a dead worker.
         summary: For the UI.
     """
-    limit = content_share()
+    limit, ended = content_share(), 0
     surroundings.set(replace(surroundings.get(), limits=limits))
     while True:
         raise_if_cancelled()
-        answer = await run_activity(
+        reply = await run_activity(
+            Reply,
             activity,
             arguments,
             at=at,
@@ -75,20 +77,17 @@ async def settled_reply(
             heartbeat_seconds=heartbeat_seconds,
             summary=summary,
         )
-        if answer is not None:
-            reply = unpack(Reply, answer)
+        if reply is not None:
             if reply.unrecorded is None:
                 return reply
             return await _record(replace(reply.unrecorded, content_limit=limit))
-        if key is None:
-            return call_reply.node_timed_out()
-        timed_out = SettleTimedOut(key, limit)
-        settled = await despite_cancellation(
-            run_ledger_activity(SETTLE_TIMED_OUT, timed_out, f"Settle {at}, which was given up")
-        )
-        reply = unpack(Reply, settled)
-        if reply.action_key is not None:
-            return reply
+        ended += 1
+        if key is not None:
+            found = await _standing(SettleEnded(key, limit), at)
+            if found.action_key is not None:
+                return found
+        if ended == ENDED_BY_OPERATORS:
+            return call_reply.ended_by_operator()
 
 
 async def step_reply(step: UndoStep, header: ActionHeader, *, heartbeat_seconds: float) -> Reply:
@@ -136,5 +135,11 @@ def state_of(reply: Reply) -> CallState:
 
 async def _record(ended: Unrecorded) -> Reply:
     """Have an outcome recorded that its attempt could not; return the reply that stands."""
-    recording = run_ledger_activity(RECORD_OUTCOME, ended, "Record how a call ended")
-    return unpack(Reply, await despite_cancellation(recording))
+    recording = run_ledger_activity(Reply, RECORD_OUTCOME, ended, "Record how a call ended")
+    return await despite_cancellation(recording)
+
+
+async def _standing(ended: SettleEnded, at: Position) -> Reply:
+    """Return the reply to a call that an operator ended, as the ledger has it."""
+    settling = run_ledger_activity(Reply, SETTLE_ENDED, ended, f"What became of {at}?")
+    return await despite_cancellation(settling)

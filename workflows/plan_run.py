@@ -22,7 +22,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.encoding import pack, to_text, unpack
+    from ..activities.contract.encoding import pack, to_text
     from ..activities.contract.plans import (
         OPEN_PLAN,
         OpenPlan,
@@ -109,7 +109,7 @@ class PlanRun(BaseRun):
     async def _open(self, given: PlanInput) -> PlanSpec:
         request = OpenPlan(this_run(), given, given.digest)
         summary = markdown_line(f"Check the plan {given.name} and open its run")
-        spec = unpack(PlanSpec, await run_ledger_activity(OPEN_PLAN, request, summary))
+        spec = await run_ledger_activity(PlanSpec, OPEN_PLAN, request, summary)
         self._calls = ToolCalls(
             heartbeat_seconds=spec.heartbeat_seconds, thread_id=None, progress=self._progress
         )

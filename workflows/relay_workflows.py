@@ -7,12 +7,14 @@ done, or parked for a person, or due again later.
 
 from __future__ import annotations
 
+from types import NoneType
+
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.encoding import raw_text, unpack
+    from ..activities.contract.encoding import raw_text
     from ..activities.contract.relay import (
         CLOSE_GONE_RUNS,
         FINISH_SETTLEMENT,
@@ -47,16 +49,15 @@ class SettleAction:
         if failed:
             progress.state = f"failed: {failed}"
         await run_ledger_activity(
-            FINISH_SETTLEMENT, FinishSettlement(key, failed), "Is it settled?"
+            NoneType, FINISH_SETTLEMENT, FinishSettlement(key, failed), "Is it settled?"
         )
         _show(progress)
 
     async def _settle(self, key: ActionKey, progress: Progress) -> str:
         """Do what the plan says; return why that failed, or an empty text."""
         while True:
-            plan = unpack(
-                SettlementPlan,
-                await run_ledger_activity(PLAN_SETTLEMENT, key, "What is to be done?"),
+            plan = await run_ledger_activity(
+                SettlementPlan, PLAN_SETTLEMENT, key, "What is to be done?"
             )
             progress.state = plan.why or "at work"
             _show(progress)

@@ -99,7 +99,7 @@ async def _child_result(
     summary = markdown_line(f"Begin {begin.agent}, for the call at {begin.position}")
     for start in range(_STARTS):
         raise_if_cancelled()
-        begun = unpack(BegunSubAgent, await run_ledger_activity(BEGIN_SUB_AGENT, begin, summary))
+        begun = await run_ledger_activity(BegunSubAgent, BEGIN_SUB_AGENT, begin, summary)
         if begun.closed:
             return None
         started(begun.workflow_id)
@@ -131,7 +131,7 @@ async def _close_child(begin: BeginSubAgent, reason: str) -> Reply:
     """Close the run of a child that gave no answer; return the reply."""
     end = EndSubAgent(begin.run_key, begin.position, reason)
     summary = markdown_line(f"Close the run of {begin.agent}, which gave no answer")
-    return unpack(Reply, await run_ledger_activity(END_SUB_AGENT, end, summary))
+    return await run_ledger_activity(Reply, END_SUB_AGENT, end, summary)
 
 
 def _reason(error: ChildWorkflowError) -> str:

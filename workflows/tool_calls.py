@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.contract.action_header import inputs_meaning
     from ..activities.contract.approvals import CHECK_APPROVAL, ApprovalState, CheckApproval
     from ..activities.contract.deadlines import RunLimits
-    from ..activities.contract.encoding import pack_text, unpack
+    from ..activities.contract.encoding import pack_text
     from ..activities.contract.questions import CHECK_QUESTION, CheckQuestion, QuestionState
     from ..activities.contract.reply import CallQuestion, Reply
     from ..activities.contract.spec import ToolSpec
@@ -147,10 +147,11 @@ class ToolCalls:
         look_in = _CHECK_AGAIN
         while True:
             raise_if_cancelled()
-            answer = await run_ledger_activity(
-                CHECK_APPROVAL, request, markdown_line(f"May {name} be called?")
+            approval = await run_ledger_activity(
+                ApprovalState, CHECK_APPROVAL, request, markdown_line(f"May {name} be called?")
             )
-            approval = unpack(ApprovalState, answer)
+            if approval == ApprovalState():
+                continue  # an operator's
             if approval.wait_seconds is None:
                 call.state = "running"
                 self.settled.add((at, approval.generation))
@@ -213,8 +214,9 @@ class ToolCalls:
             if key in self.answered:
                 break
             request = CheckQuestion(this_run(), at, question.number, limit)
-            answer = await run_ledger_activity(CHECK_QUESTION, request, f"Has {at} got its answer?")
-            state = unpack(QuestionState, answer)
+            state = await run_ledger_activity(
+                QuestionState, CHECK_QUESTION, request, f"Has {at} got its answer?"
+            )
             reply, wait = state.reply, state.wait_seconds or 0.0
         call.state, call.question = "running", ""
         self._show()

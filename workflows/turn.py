@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 from temporalio import workflow
-from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
@@ -20,7 +19,7 @@ with workflow.unsafe.imports_passed_through():
         ToolCall,
         ToolResult,
     )
-    from ..activities.contract.encoding import pack_text, to_text, unpack
+    from ..activities.contract.encoding import pack_text, to_text
     from ..activities.contract.final_result import FINAL_RESULT, OUTPUT_REQUEST
     from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
     from ..activities.contract.sizes import changes_share, result_share
@@ -29,11 +28,12 @@ with workflow.unsafe.imports_passed_through():
     from ..activities.replies import call_reply
     from ..activities.replies.reply_content import content_text
     from ..canonical import scrub
-    from ..errors import ConversationTooLarge, NodeTimeout
+    from ..errors import ConversationTooLarge, EndedByOperator
     from ..identity import position
     from ..shown import markdown_line
     from .action_headers import Surroundings, surroundings, this_run
     from .activity_calls import (
+        ENDED_BY_OPERATORS,
         despite_cancellation,
         failure,
         raise_if_cancelled,
@@ -155,37 +155,38 @@ class AgentTurns:
                 ConversationTooLarge(f"turn {self.step + 1} has {len(call)} characters of input")
             )
         try:
-            raw = await self._run_model_activity(call)
+            answer = await self._run_model_activity(call)
         except ActivityError as err:
             if type_of(err) != RUN_LOST:
                 raise
             run = self._given
             again = OpenRun(this_run(), run.agent, run.digest, run.limits, run.thread_id, self.spec)
             await run_ledger_activity(
-                OPEN_RUN, again, "Open the run again, which the ledger has lost"
+                Opened, OPEN_RUN, again, "Open the run again, which the ledger has lost"
             )
-            raw = await self._run_model_activity(call)
-        if raw is None:
-            raise failure(NodeTimeout(f"turn {self.step + 1}: the model's attempts were lost"))
-        return await self._recorded(raw)
-
-    async def _run_model_activity(self, call: str) -> RawValue | None:
-        return await run_activity(
-            CALL_MODEL,
-            pack_text(call),
-            at=f"{self.step}.model",
-            limits=self.spec.model_limits,
-            heartbeat_seconds=self.spec.heartbeat_seconds,
-            summary=markdown_line(f"{self.spec.model}, turn {self.step + 1}"),
-        )
-
-    async def _recorded(self, raw: RawValue) -> TurnResult:
-        """Return the turn that is on record; have it recorded if its attempt could not."""
-        answer = unpack(TurnResult, raw)
+            answer = await self._run_model_activity(call)
         if answer.unrecorded is None:
             return answer
-        recording = run_ledger_activity(RECORD_TURN, answer.unrecorded, "Record the completion")
-        return unpack(TurnResult, await despite_cancellation(recording))
+        recording = run_ledger_activity(
+            TurnResult, RECORD_TURN, answer.unrecorded, "Record the completion"
+        )
+        return await despite_cancellation(recording)
+
+    async def _run_model_activity(self, call: str) -> TurnResult:
+        """Take the turn; again where an operator ended it: a recorded completion is read back."""
+        for _ in range(ENDED_BY_OPERATORS):
+            answer = await run_activity(
+                TurnResult,
+                CALL_MODEL,
+                pack_text(call),
+                at=f"{self.step}.model",
+                limits=self.spec.model_limits,
+                heartbeat_seconds=self.spec.heartbeat_seconds,
+                summary=markdown_line(f"{self.spec.model}, turn {self.step + 1}"),
+            )
+            if answer is not None:
+                return answer
+        raise failure(EndedByOperator(f"turn {self.step + 1}: the model's activity gave no answer"))
 
     async def _run_calls(self, calls: list[ToolCall]) -> list[ToolResult]:
         """Run the calls of one message side by side; each settles on its own, in order."""

@@ -19,7 +19,6 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from ..activities.contract.activity_failure import ErrorFields
-    from ..activities.contract.encoding import unpack
     from ..activities.contract.reply import Reply
     from ..activities.contract.undo import (
         BEGIN_UNDO,
@@ -89,9 +88,7 @@ class Undo:
                 took effect, or may have taken effect.
         """
         begin = BeginUndo(self._run_key, scrub(why, limit=1_000), failed, again, list(unless))
-        if not unpack(
-            bool, await run_ledger_activity(BEGIN_UNDO, begin, "Must the run be undone?")
-        ):
+        if not await run_ledger_activity(bool, BEGIN_UNDO, begin, "Must the run be undone?"):
             return None
         return await self.go_on(why)
 
@@ -116,8 +113,8 @@ class Undo:
                 self._stays = True
                 continue
             finish = FinishUndo(self._run_key, self._passed, self._reasons)
-            outcome = unpack(
-                UndoOutcome, await run_ledger_activity(FINISH_UNDO, finish, "Report what is undone")
+            outcome = await run_ledger_activity(
+                UndoOutcome, FINISH_UNDO, finish, "Report what is undone"
             )
             if outcome.finished:
                 if outcome.report is not None:
@@ -128,9 +125,7 @@ class Undo:
         """Take the steps that are due, until there is none; False where history is full."""
         while True:
             request = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
-            plan = unpack(
-                UndoPlan, await run_ledger_activity(PLAN_UNDO, request, "What is to be undone?")
-            )
+            plan = await run_ledger_activity(UndoPlan, PLAN_UNDO, request, "What is to be undone?")
             # The activity has given other workers the time to plan them.
             self._unserved |= {step.tool for step in plan.steps if step.unserved}
             if not plan.steps:

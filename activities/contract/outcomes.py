@@ -82,12 +82,12 @@ class Unrecorded:
 RECORD_OUTCOME: Final = "commitline.record_outcome"
 
 
-SETTLE_TIMED_OUT: Final = "commitline.settle_timed_out"
+SETTLE_ENDED: Final = "commitline.settle_ended"
 
 
 @dataclass(frozen=True)
-class SettleTimedOut:
-    """A call that the server gave up, time after time."""
+class SettleEnded:
+    """A call whose activity an operator ended."""
 
     key: ActionKey
     content_limit: int = MAX_CONTENT

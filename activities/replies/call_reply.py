@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ...canonical import dumps, parse
-from ...errors import ActionError, ArgumentsChanged, IdempotencyKeyConflict, NodeTimeout
+from ...errors import ActionError, ArgumentsChanged, EndedByOperator, IdempotencyKeyConflict
 from ...ledger.action_records import Action, Outcome
 from ...ledger.question_rules import Question
 from ..contract.deadlines import wait_seconds
@@ -195,9 +195,10 @@ def sub_agent_failed(reason: str, standing: Sequence[Action]) -> Reply:
     return Reply("error", content, effect_possible=bool(standing))
 
 
-def node_timed_out() -> Reply:
-    """Reply that the time of a call was up before anything was sent."""
-    return not_run(NodeTimeout.__name__, f"not carried out in time [{NodeTimeout.code}]")
+def ended_by_operator() -> Reply:
+    """Reply that a call was ended from outside before anything was sent."""
+    kind = EndedByOperator
+    return not_run(kind.__name__, f"not carried out: an operator ended it [{kind.code}]")
 
 
 def _error(error: dict[str, Any], effect_possible: bool) -> dict[str, Any]:

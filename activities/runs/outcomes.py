@@ -1,7 +1,7 @@
 """The activities for a call whose outcome its own attempt did not record.
 
-Either the attempt knew the outcome and the ledger was away (`record_outcome`), or the server gave
-the call up, because its attempts were lost or never ran (`settle_timed_out`).
+Either the attempt knew the outcome and the ledger was away (`record_outcome`), or an operator ended
+the activity (`settle_ended`).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 from temporalio import activity
 from temporalio.common import RawValue
 
-from ...errors import Fenced, NodeTimeout
+from ...errors import EndedByOperator, Fenced
 from ...identity import ActionKey
 from ...ledger import Action, ActionLedger, HeldClaim
 from ...logs import Log
 from ..contract.encoding import pack, unpack
-from ..contract.outcomes import RECORD_OUTCOME, SETTLE_TIMED_OUT, SettleTimedOut, Unrecorded
+from ..contract.outcomes import RECORD_OUTCOME, SETTLE_ENDED, SettleEnded, Unrecorded
 from ..contract.reply import Reply
 from ..replies import call_reply
 
@@ -33,7 +33,7 @@ class OutcomeActivities:
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
         """What a worker registers."""
-        return (self.record_outcome, self.settle_timed_out)
+        return (self.record_outcome, self.settle_ended)
 
     @activity.defn(name=RECORD_OUTCOME)
     async def record_outcome(self, raw: RawValue) -> RawValue:
@@ -75,22 +75,22 @@ class OutcomeActivities:
             raise fenced
         return call_reply.done(key, ended.known, limit=ended.content_limit)
 
-    @activity.defn(name=SETTLE_TIMED_OUT)
-    async def settle_timed_out(self, raw: RawValue) -> RawValue:
-        """Return the reply to a call that the server gave up; park its row if nothing is known.
+    @activity.defn(name=SETTLE_ENDED)
+    async def settle_ended(self, raw: RawValue) -> RawValue:
+        """Return the reply to a call that an operator ended; park its row if nothing is known.
 
         Safe to repeat. The reply has no action key where nothing was dispatched so far. The
         workflow may start such a call again, and a late attempt may still dispatch it.
         """
-        request = unpack(SettleTimedOut, raw)
+        request = unpack(SettleEnded, raw)
         found = await self._ledger.get(request.key)
         if found is not None and found.relayed and await self._is_sent_by_relay(found):
             return pack(call_reply.accepted(found))
         if found is not None and found.state == "dispatched":
-            why = f"its attempts were lost until its time was up [{NodeTimeout.code}]"
+            why = f"an operator ended its activity in Temporal [{EndedByOperator.code}]"
             found = await self._park(found, why)
         if found is None or found.state == "intent":
-            return pack(call_reply.node_timed_out())
+            return pack(call_reply.ended_by_operator())
         return pack(call_reply.of_action(found, limit=request.content_limit))
 
     async def _is_sent_by_relay(self, found: Action) -> bool:

@@ -30,7 +30,7 @@ async def test_what_cannot_begin_is_skipped_in_the_end(
 
     async def settled_reply(*args: object, **options: Any) -> Reply:
         headers.append(surroundings.get().header)
-        return call_reply.node_timed_out()  # nothing was dispatched
+        return call_reply.ended_by_operator()  # nothing was dispatched
 
     monkeypatch.setattr(settled_call, "settled_reply", settled_reply)
     monkeypatch.setattr(workflow, "set_current_details", lambda details: None)

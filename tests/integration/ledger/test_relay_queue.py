@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from commitline.activities.contract.encoding import pack, unpack
-from commitline.activities.contract.outcomes import SettleTimedOut
+from commitline.activities.contract.outcomes import SettleEnded
 from commitline.activities.contract.reply import Reply
 from commitline.activities.runs.gone_runs import GoneRuns
 from commitline.activities.runs.outcomes import OutcomeActivities
@@ -607,7 +607,7 @@ async def test_a_detached_call_whose_time_is_up_is_the_relays_unless_its_run_was
 
     told = []
     for _ in range(2):
-        raw = await outcomes.settle_timed_out(pack(SettleTimedOut(detached.key, 1_000)))
+        raw = await outcomes.settle_ended(pack(SettleEnded(detached.key, 1_000)))
         told.append(unpack(Reply, raw))
         await ledger.runs.stop(RUN, workflow_id="w", agent="", reason="no", attempt_at=NOON)
 

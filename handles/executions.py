@@ -1,0 +1,68 @@
+"""What Temporal says of workflows, whatever their status: the SDK does not know all of them.
+
+SDK 1.35 refuses to read a workflow that is paused (`temporal workflow pause`), and a list that
+such a workflow is in. So both are asked for by the raw call, and what has not ended is running to
+the SDK. Remove when ``WorkflowExecutionStatus`` has ``PAUSED``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from temporalio.api.common.v1 import WorkflowExecution as Execution
+from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionRequest,
+    ListWorkflowExecutionsRequest,
+)
+from temporalio.client import Client, WorkflowExecutionDescription
+
+_PAGE: Final = 100
+
+
+async def describe_execution(
+    temporal: Client, workflow_id: str, run_id: str | None = None
+) -> WorkflowExecutionDescription:
+    """Return what Temporal knows of an execution, by default of the newest of its workflow id.
+
+    Raises:
+        RPCError: As Temporal has it.
+    """
+    answer = await temporal.workflow_service.describe_workflow_execution(
+        DescribeWorkflowExecutionRequest(
+            namespace=temporal.namespace,
+            execution=Execution(workflow_id=workflow_id, run_id=run_id or ""),
+        ),
+        retry=True,
+    )
+    if not answer.workflow_execution_info.HasField("close_time"):
+        answer.workflow_execution_info.status = Status.WORKFLOW_EXECUTION_STATUS_RUNNING
+    return await WorkflowExecutionDescription._from_raw_description(
+        answer, namespace=temporal.namespace, converter=temporal.data_converter
+    )
+
+
+async def list_executions(temporal: Client, query: str) -> AsyncIterator[WorkflowExecutionInfo]:
+    """Yield the executions that a query finds, as Temporal has them."""
+    asked = ListWorkflowExecutionsRequest(
+        namespace=temporal.namespace, query=query, page_size=_PAGE
+    )
+    while True:
+        answer = await temporal.workflow_service.list_workflow_executions(asked, retry=True)
+        for found in answer.executions:
+            yield found
+        asked.next_page_token = answer.next_page_token
+        if not asked.next_page_token:
+            return
+
+
+def state_name(info: WorkflowExecutionInfo) -> str:
+    """Return Temporal's name of a state, as we write it: ``timed_out``."""
+    return Status.Name(info.status).removeprefix("WORKFLOW_EXECUTION_STATUS_").lower()
+
+
+def is_paused(described: WorkflowExecutionDescription) -> bool:
+    """Whether a workflow is paused: none of its tasks is carried out."""
+    return described.raw_description.workflow_extended_info.HasField("pause_info")
