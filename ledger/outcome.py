@@ -146,18 +146,16 @@ async def _lock_around(connection: Connection, key: ActionKey) -> None:
     """Lock what is written together with an action's outcome, in the lock order.
 
     Its run, whose end decides who undoes it, and under which both rows of an undo are written; the
-    domain key of the action that it undoes; its own.
+    domain keys of the actions that it undoes, or that the calls undo which were answered with it;
+    its own.
     """
     seen = await fetch(connection, Action, "get_action", key=key)
     if seen is None:
         return
     if seen.compensator is not None or seen.undoes is not None:
         await fetch(connection, Run, "lock_run", run_key=seen.run_key)
-    domain_keys = [seen.domain_key]
-    if seen.undoes is not None:
-        undone = await fetch(connection, Action, "get_action", key=seen.undoes)
-        domain_keys.insert(0, None if undone is None else undone.domain_key)
-    for domain_key in domain_keys:
+    undone = await fetch_rows(connection, "facts_undone_with", key=key)
+    for domain_key in (*(row["domain_key"] for row in undone), seen.domain_key):
         if domain_key is not None:
             await execute(connection, "lock_domain_key", domain_key=domain_key)
 

@@ -83,6 +83,13 @@ select commitline_end_intent(%(key)s, %(result)s::json) as ended;
 -- relies on it: then the relay adopts it; see commitline_give_up in the migration.
 select commitline_give_up(%(key)s, %(result)s::json) as ended;
 
+-- facts_undone_with: the business facts of what an action undoes, and of what the calls undo that
+-- were answered with it: an undo whose tool does not say what it undoes has such calls.
+select distinct f.domain_key
+  from agent_actions u join agent_actions f on f.key = u.undoes
+ where (u.key = %(key)s or u.duplicate_of = %(key)s) and f.domain_key is not null
+ order by 1;
+
 -- release_domain_key: the action that holds the key had no effect, for certain.
 update agent_domain_keys set held_by = null
  where domain_key = %(domain_key)s and held_by = %(key)s;

@@ -696,6 +696,26 @@ async def test_an_undo_whose_key_the_models_refund_has_used_is_its_receipt(
     assert (await get(ledger, charge())).undone_by == undo(charge()).key
 
 
+async def test_who_settles_a_refund_locks_the_fact_before_the_charge_that_its_repeat_undoes(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    """Whoever claims the fact locks them in this order: the other one would be a deadlock."""
+    await done(ledger, charge())
+    refund = own_refund(undoes_domain_key=None)
+    await ledger.park(await dispatched(ledger, refund, attempt(1)), "no answer")
+    await begin(ledger)
+    assert isinstance(await ledger.claim(undo(charge()), attempt(101)), Parked)
+
+    async with holding(pool, LOCK_CHARGE_KEY):
+        settling = asyncio.create_task(ledger.settle(refund.key, REFUNDED, by="ada"))
+        await until_blocked(pool, 1)
+        free = await sql(pool, LOCK_CHARGE)
+    await settling
+
+    assert len(free) == 1
+    assert (await get(ledger, charge())).undone_by == undo(charge()).key
+
+
 async def test_an_undo_of_another_action_or_of_before_is_no_undo_of_this_one(
     ledger: ActionLedger,
 ) -> None:
@@ -1225,6 +1245,12 @@ async def until_blocked_or_done(pool: Pool, tasks: Collection[asyncio.Task[Any]]
         await asyncio.sleep(0.01)
 
 
+LOCK_CHARGE_KEY: LiteralString = (
+    "select from agent_domain_keys where domain_key = 'order-4821-charge' for update"
+)
+LOCK_CHARGE: LiteralString = (
+    "select key from agent_actions where key = 'support-4821/e1:0.0' for update skip locked"
+)
 LOCK_RUN: LiteralString = "select from agent_runs where run_key = 'support-4821/e1' for update"
 LOCK_ACTIONS: LiteralString = "select from agent_actions for update"
 
