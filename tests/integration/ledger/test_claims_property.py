@@ -5,7 +5,7 @@ attempt that everybody takes for dead may live on until its deadline, an answer 
 be lost, a run may be stopped, and a person may settle what is unknown. Outside stands a
 provider. It answers a key of a charge that it knows as it did the first time. Of anything else
 every call counts, except of a mail that it is still at work on; whether something was shipped
-it can be asked.
+it can be asked. At the end every row takes the exit that it has.
 """
 
 from __future__ import annotations
@@ -550,6 +550,28 @@ class World:
         holders = {one["key"]: one["value"] for one in others if one["what"] == "fact"}
         self.check_holders(rows, holders)
 
+    async def take_every_exit(self) -> None:
+        """Both runs end. After a sweep of the relay each row has an exit, and takes it."""
+        for name in ("a", "b"):
+            await self.ledger.runs.end(self.run(name), attempt_at=self.later())
+        await self.check()
+        await self.pass_the_deadline(list(self.rows))
+        relay = self.ledger.relay
+        _, left_over = await relay.clear_runs(limit=100, before=await relay.now())
+        for run_key in left_over:
+            event("left over")
+            run = await self.ledger.runs.get(run_key)
+            assert run is not None
+            await relay.give_exits(run, can_look_up=False)
+        await self.check()
+        assert await relay.without_exit() == []
+        for key, row in list(self.rows.items()):
+            if row["parked_at"] is not None and row["duplicate_of"] is None:
+                await self.settle(key)
+        await self.check()
+        pending = [row for row in self.rows.values() if row["status"] == "pending"]
+        assert [row["key"] for row in pending if row["dispatched_at"] or row["parked_at"]] == []
+
     def check_the_world(self) -> None:
         for fact in ("charge", "mail", "ship"):
             total = sum(
@@ -619,6 +641,7 @@ def test_in_any_order_of_claims_crashes_and_records_the_promises_hold(
         for operation, index in plan:
             if await world.step(operation, index):
                 await world.check()
+        await world.take_every_exit()
 
     run_the_loop(play())
 
