@@ -22,6 +22,8 @@ select a.*, clock_timestamp() as now from agent_actions a
    and (%(state)s::text is null or %(state)s = coalesce(
         a.outcome, case when a.parked_at is not null then 'unknown'
                         when a.dispatched_at is null then 'intent' else 'dispatched' end))
+   -- Those have an index.
+   and (%(state)s::text is distinct from 'unknown' or a.parked_at is not null)
  order by a.created_at desc, a.key
  limit %(limit)s;
 

@@ -2,22 +2,29 @@
 -- A line `-- name: purpose` starts each query; parameters are always bound.
 
 -- without_exit: pending actions that nobody brings to an end. Looks at the runs that are not cleared,
--- at what repeats another action, and at what others rely on.
+-- at what repeats another action, and at what others rely on. An array, by which an index can
+-- be searched, since the planner overrates how many runs these are.
 with seen as (
-    select a.key from agent_runs r join agent_actions a using (run_key)
-     where r.state <> 'ended' and not starts_with(r.run_key, 'outbox/') and a.relayed
+    select key from agent_actions
+     where relayed and status = 'pending' and run_key = any(array(
+           select run_key from agent_runs
+            where state <> 'ended' and not starts_with(run_key, 'outbox/')))
     union
-    select a.key from agent_runs r join agent_actions a using (run_key)
-     where r.cleared_at is null and (r.state = 'ended' or r.workflow_id = 'outbox')
-       -- An outbox may be long, and what is queued has an exit.
-       and not exists (select from agent_relay q where q.key = a.key and q.due_at is not null)
+    select key from agent_actions
+     where status = 'pending' and parked_at is null and run_key = any(array(
+           select run_key from agent_runs r
+            where cleared_at is null and (state = 'ended' or workflow_id = 'outbox')
+              -- An outbox may be long, and what is queued has an exit.
+              and not exists (select from agent_relay q
+                               where q.key = r.run_key || ':0' and q.due_at is not null)))
     union
     select key from agent_actions where parked_at is not null and duplicate_of is not null
     union
     select key from agent_intents where relies
 )
-select a.*, clock_timestamp() as now from agent_actions a join seen using (key)
- where a.status = 'pending' and commitline_exit(a) is null
+select a.*, clock_timestamp() as now from agent_actions a
+ where a.key = any(array(select key from seen))
+   and a.status = 'pending' and commitline_exit(a) is null
  order by a.created_at, a.key
  limit %(limit)s;
 
@@ -38,19 +45,27 @@ with found as (
               for no key update skip locked) r
      order by r.looked_at
      limit %(limit)s
+), seen as (
+    select found.run_key,
+           count(*) filter (where one.key is not null and exit is distinct from 'nobody') > 0 as open,
+           count(*) filter (where one.key is not null and exit is null) > 0 as left_over
+      from found
+      left join lateral (
+           -- That of most is found by itself, for a fraction of what the function costs.
+           select a.key, case when exists (select from agent_relay q
+                                            where q.key = a.key and q.due_at is not null)
+                              then 'relay' else commitline_exit(a) end as exit
+             from agent_actions a
+            where a.run_key = found.run_key and a.status = 'pending' and a.parked_at is null
+           offset 0) one on true  -- offset 0: each is computed once
+     group by found.run_key
 )
 update agent_runs r
    set looked_at = clock_timestamp(),
-       cleared_at = case when not exists (
-            select from agent_actions a
-             where a.run_key = r.run_key and a.status = 'pending' and a.parked_at is null
-               and commitline_exit(a) is distinct from 'nobody') then clock_timestamp() end
-  from found
- where r.run_key = found.run_key
-returning r.run_key, exists (
-       select from agent_actions a
-        where a.run_key = r.run_key and a.status = 'pending' and a.parked_at is null
-          and commitline_exit(a) is null) as left_over;
+       cleared_at = case when not seen.open then clock_timestamp() end
+  from seen
+ where r.run_key = seen.run_key
+returning r.run_key, seen.left_over;
 
 -- unclear_run: an action of the run is tried again: the relay looks at the run again.
 update agent_runs set cleared_at = null where run_key = %(run_key)s and cleared_at is not null;

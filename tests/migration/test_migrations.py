@@ -147,6 +147,7 @@ INDEXES = [
     "agent_actions_claimed_for_another",
     "agent_actions_one_live_undo",
     "agent_actions_one_per_position",
+    "agent_actions_open_repeats",
     "agent_actions_open_unknown",
     "agent_actions_parked",
     "agent_actions_pkey",

@@ -303,6 +303,9 @@ create index agent_actions_open_unknown
 -- The calls that were answered with another action.
 create index agent_actions_repeats on agent_actions (duplicate_of)
     where duplicate_of is not null;
+-- Those of them that are unknown, as that action is (settle, settle_left_repeats, without_exit).
+create index agent_actions_open_repeats on agent_actions (duplicate_of)
+    where duplicate_of is not null and parked_at is not null;
 -- What was settled in a conversation, for its notices.
 create index agent_actions_settled on agent_actions (coalesce(thread_id, run_key))
     where settled_at is not null;
