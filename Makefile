@@ -12,10 +12,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-full check format bench soak fuzz dev clean
+.PHONY: help demo test test-full check format bench bench-scale soak fuzz dev clean
 
 help: ## List these targets.
-	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
 
 demo: $(VENV)/.installed-demo ## Kill workers at the worst moments; count charges and undos.
 	$(BIN)/commitline demo
@@ -42,6 +42,9 @@ bench: $(VENV)/.installed-bench ## Measure the ledger, the run, its history and 
 	$(BIN)/python bench/turns.py
 	$(BIN)/python bench/history.py
 	$(BIN)/python bench/recovery.py
+
+bench-scale: $(VENV)/.installed-all ## Time each query over a million actions.
+	$(BIN)/python bench/scale.py
 
 soak: $(VENV)/.installed-all ## Run agents for ten minutes while everything fails at random.
 	$(BIN)/python -m commitline.tests.soak --seconds 600
