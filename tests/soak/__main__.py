@@ -10,7 +10,9 @@ fails before and after its effects; some requests are sent twice; some conversat
 
 Then the faults end. The soak waits until nothing is at work and nothing is due, and people settle a
 part of what is unknown. At last it compares, from outside, what the provider did, what the ledger
-says and what the models have read: they must agree (`verdict`, `promises`).
+says and what the models have read: they must agree (`verdict`, `promises`). An answer that somebody
+gets meanwhile is counted; what nobody foresaw is a violation, and the soak goes on (`unforeseen`).
+It exits with 0 if all is as promised, with 1 if not, with 2 if it could not look.
 
 One seed decides what each run does, which faults come and how the provider behaves. What a fault
 hits depends on timing too, so two soaks of one seed are alike and not the same.
