@@ -92,8 +92,8 @@ class Again:
     failure: ToolFailure
     delay: timedelta
     failures: int
-    nothing_in_flight: bool
-    """Whether neither this attempt nor one before it may still send something."""
+    over: bool
+    """Whether the tool has ended; if not, it may still send something."""
     otherwise: Known | Unknown | Unsent
     """What follows where the row cannot be handed back, and must not be sent twice."""
 
@@ -181,9 +181,7 @@ def _after_failure(
         return final
     if not time_for(call, delay):
         return final
-    # A lost attempt before this one may still send something, until its own time is up.
-    nothing_in_flight = not abandoned and not claim.taken_over
-    return Again(failure, delay, failures, nothing_in_flight, otherwise=final)
+    return Again(failure, delay, failures, over=not abandoned, otherwise=final)
 
 
 def _is_tried_again(

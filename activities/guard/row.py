@@ -193,7 +193,7 @@ class ClaimedRow:
         if not_attempted and claim.effect is Effect.AT_MOST_ONCE:
             return False  # the next attempt could not tell it from one that was lost
         in_progress = again.failure.kind is FailureKind.IN_PROGRESS
-        count = self._ledger.fail_try(claim, in_progress=in_progress, over=again.nothing_in_flight)
+        count = self._ledger.fail_try(claim, in_progress=in_progress, over=again.over)
         try:
             await despite_cancellation(count)
         except LedgerUnavailable as err:

@@ -145,6 +145,7 @@ update agent_actions
        attempt_at = %(attempt_at)s,
        lease_until = clock_timestamp() + %(lease)s,
        sent_until = greatest(sent_until, clock_timestamp() + %(deadline)s),
+       others_may_send = coalesce(sent_until > clock_timestamp(), false),
        looking_up = false,
        in_progress = false,
        tries = tries + 1,
@@ -169,6 +170,7 @@ update agent_actions
    set looking_up = false, in_progress = false, tries = tries + 1,
        lease_until = clock_timestamp() + %(lease)s,
        sent_until = clock_timestamp() + %(deadline)s,
+       others_may_send = false,
        clocks_apart = clock_timestamp() - %(engine_now)s
  where key = %(key)s and claim_token = %(token)s and status = 'pending' and parked_at is null
 returning key;
@@ -177,8 +179,8 @@ returning key;
 -- count is set, not added, so that a repeated statement does not count twice.
 update agent_actions
    set failures = %(failures)s, in_progress = %(in_progress)s,
-       sent_until = case when %(over)s then least(sent_until, clock_timestamp())
-                         else sent_until end
+       sent_until = case when %(over)s and not others_may_send
+                         then least(sent_until, clock_timestamp()) else sent_until end
  where key = %(key)s and claim_token = %(token)s and status = 'pending'
 returning key;
 

@@ -59,10 +59,9 @@ update agent_actions
        failures = coalesce(%(failures)s::integer, failures),
        -- The attempt that parks its own call is over; one that was lost may still be at work.
        lease_until = case when %(over)s then clock_timestamp() else lease_until end,
-       -- Where every try is known to be over, nothing is sent any more: a later lookup need not
-       -- wait for that.
-       sent_until = case when %(over)s
-                          and (tries = 1 or coalesce(%(failures)s::integer, failures) >= tries)
+       -- Where every try is known to be over, nothing is sent any more: neither a later lookup nor
+       -- a person need wait for that.
+       sent_until = case when %(over)s and not others_may_send
                          then least(sent_until, clock_timestamp()) else sent_until end
  where key = %(key)s and status = 'pending' and parked_at is null
    and (%(token)s::uuid is null or claim_token = %(token)s)

@@ -199,7 +199,7 @@ class AttemptAtCall:
             case "refused":
                 return await self._not_attempted(claim, taken_over)
             case "at work":
-                fail = self._ledger.fail_try(claim, in_progress=True, over=not taken_over)
+                fail = self._ledger.fail_try(claim, in_progress=True)
                 await self._do("fail_try: in progress", claim.key, fail)
                 raise Again
 
@@ -223,7 +223,7 @@ class AttemptAtCall:
             if await self._do("hand_back", claim.key, self._hand_back(claim, failures)):
                 raise Again
             if claim.effect is not Effect.AT_MOST_ONCE:
-                fail = self._ledger.fail_try(claim, over=not taken_over)
+                fail = self._ledger.fail_try(claim)
                 await self._do("fail_try", claim.key, fail)
                 raise Again
         if self._request.purpose == "relay":
@@ -255,7 +255,7 @@ class AttemptAtCall:
             raise Cancelled
         again = failures < TRIES or (claim.effect is Effect.LOOKUP and not goes_on)
         if claim.effect is not Effect.AT_MOST_ONCE and again:
-            fail = self._ledger.fail_try(claim, over=not goes_on and not taken_over)
+            fail = self._ledger.fail_try(claim, over=not goes_on)
             await self._do("fail_try", claim.key, fail)
             raise Again
         return await self._park(claim, "no answer", over=not goes_on, failures=failures)

@@ -187,6 +187,9 @@ create table agent_actions (
     -- Until then an attempt so far may still send something. "Not found downstream" counts only
     -- after that.
     sent_until          timestamptz,
+    -- Whether an attempt before the one that claimed last may still send something, too: one that
+    -- was lost, or whose tool goes on. If not, nothing is sent once that one is over.
+    others_may_send     boolean     not null default false,
     tries               integer     not null default 0,
     -- Tries that the tool itself failed. Dead workers and outages do not count.
     failures            integer     not null default 0,

@@ -152,6 +152,26 @@ async def test_nobody_says_that_it_did_not_happen_while_a_lost_attempt_may_still
     assert settled.state == "ok"
 
 
+@pytest.mark.parametrize("first_is_over", [True, False])
+async def test_what_the_tries_before_may_still_send_counts_until_each_of_them_is_over(
+    ledger: ActionLedger, first_is_over: bool
+) -> None:
+    request = action_request(RUN, tool="charge_card")
+    first = await dispatched(ledger, request, attempt(0))
+    await ledger.fail_try(first, over=first_is_over)  # if not, its thread goes on
+    second = await dispatched(ledger, request, attempt(1))
+    failures = await ledger.fail_try(second)
+    third = await dispatched(ledger, request, attempt(2))
+    await ledger.park(third, "no answer", failures=failures + 1)
+
+    if first_is_over:
+        [settled] = await ledger.settle(request.key, DID_NOT_HAPPEN, by="ada")
+        assert settled.state == "error"
+    else:
+        with pytest.raises(SettlementRefused, match="may still send"):
+            await ledger.settle(request.key, DID_NOT_HAPPEN, by="ada")
+
+
 async def test_what_is_no_unknown_is_not_settled(ledger: ActionLedger, pool: Pool) -> None:
     claim = await ledger.claim(charge("0.0", domain_key=None), attempt())
     assert isinstance(claim, Dispatched)
