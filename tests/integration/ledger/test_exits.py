@@ -39,6 +39,7 @@ from commitline.tests.builders import (
     relay_request,
 )
 from commitline.tests.integration.database import sql
+from commitline.tests.integration.ledger.conversations import turn
 
 RUN_A = RunKey("support-4821/6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 RUN_B = RunKey("support-4822/6ba7b810-9dad-11d1-80b4-00c04fd430c9")
@@ -309,6 +310,20 @@ async def each_owner_left_it_to_the_other(ledger: ActionLedger, pool: Pool) -> A
     return claim.key
 
 
+async def the_run_whose_call_carried_it_out_was_forked(
+    ledger: ActionLedger, pool: Pool
+) -> ActionKey:
+    claim = await dispatched(ledger, request(), attempt(1, lease=OVER))
+    await ledger.threads.open("talk", agent="support")
+    await open_run(ledger, RUN_B, thread_id="talk")
+    await ledger.threads.commit(turn(0, RUN_B, thread_id="talk"))
+    taken = await dispatched(ledger, request(run=RUN_B), attempt(2, lease=timedelta(hours=1)))
+    assert taken.key == claim.key
+    await ledger.runs.end(RUN_A, attempt_at=after_noon(600))
+    await ledger.threads.fork(RUN_B, 0)
+    return claim.key
+
+
 async def its_attempt_began_after_the_end_by_a_clock_that_stepped_back(
     ledger: ActionLedger, pool: Pool
 ) -> ActionKey:
@@ -330,6 +345,7 @@ async def it_is_a_refund_that_the_model_called(ledger: ActionLedger, pool: Pool)
     "left",
     [
         each_owner_left_it_to_the_other,
+        the_run_whose_call_carried_it_out_was_forked,
         its_attempt_began_after_the_end_by_a_clock_that_stepped_back,
         it_is_a_refund_that_the_model_called,
     ],
