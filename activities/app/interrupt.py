@@ -53,6 +53,8 @@ class AttemptQuestions:
         self._count = 0
         self.open_question: OpenQuestion | None = None
         """The question that ends this attempt. No later one gets an answer in this attempt."""
+        self.worked_beside = False
+        """Whether another task of the tool was at work as the question ended it."""
 
     def answer_to(self, payload: Any, message: str) -> Coroutine[Any, Any, Any]:
         """Return the coroutine of an answer. Questions are numbered in the order of these calls.

@@ -76,3 +76,10 @@ class ToolContext:
 
 current_call: ContextVar[ToolContext] = ContextVar("commitline_call")
 """The guarded call that the running code belongs to."""
+
+
+def note_work_beside_question() -> None:
+    """Note that the running tool was at work on something else as its question ended it."""
+    call = current_call.get(None)
+    if call is not None and call.questions is not None:
+        call.questions.worked_beside = True

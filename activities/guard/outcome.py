@@ -134,11 +134,25 @@ def judge_end(
     if isinstance(end.how, Returned):
         return Known(_encoded(call, claim, end.how))
     if is_question(end):
+        if _may_have_sent_beside(claim, context):
+            reason = (
+                "it raised a question while another task of it was at work, which may have sent"
+            )
+            return Unknown(reason, over=True)
         return Asked(question_request(call, context), stopped=end.stopped_by == "caller")
     abandoned = isinstance(end.how, Abandoned)
     if end.stopped_by == "caller":
         return Stopped(over=not abandoned)
     return _after_failure(call, claim, failure_of(call, end), abandoned=abandoned)
+
+
+def _may_have_sent_beside(claim: Dispatched, context: ToolContext) -> bool:
+    """Whether the call may have sent something beside its question, and the next one would again.
+
+    The key of an `IDEMPOTENT` call keeps the second one from counting.
+    """
+    worked = context.questions is not None and context.questions.worked_beside
+    return worked and claim.effect is not Effect.IDEMPOTENT
 
 
 def late_outcome(call: GuardedCall, claim: Dispatched, end: Returned | Raised) -> Outcome | None:

@@ -26,6 +26,9 @@ from typing import Any, Final, Self, TypeVar
 
 from ...logs import Log
 from ..app.contained_error import contain, raise_contained
+from ..app.interrupt import is_interrupt
+from ..app.tool_context import note_work_beside_question
+from .tool_tasks import ended_with_question, noted_task, tool_tasks
 from .tool_threads import ThreadForEach, all_ended, tool_threads
 
 T = TypeVar("T")
@@ -43,6 +46,7 @@ class ToolRunner:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._loop.set_task_factory(noted_task)
         self._thread = threading.Thread(target=self._run_loop, name="commitline-tools", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="commitline-watch", daemon=True)
         self._running: dict[int, str] = {}
@@ -164,9 +168,13 @@ class ToolRunner:
         self._running[token] = name
         threads: list[Future[Any]] = []
         tool_threads.set(threads)
+        tasks: set[asyncio.Task[Any]] = set()
+        tool_tasks.set(tasks)
         try:
             return await work()
         except BaseException as err:
+            if is_interrupt(err) and await ended_with_question(tasks):
+                note_work_beside_question()
             # A thread that the tool waited for goes on and may send, so the tool has not ended yet.
             await all_ended(threads)
             raise_contained(name, err)

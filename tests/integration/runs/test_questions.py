@@ -18,7 +18,7 @@ from commitline.ledger import Question
 from commitline.tests.integration.runs.isolated_tools import asks_elsewhere
 
 from .bench import Bench, eventually, fresh_id, one_agent
-from .playing import replies_of
+from .playing import replies_of, within
 
 PAYLOAD = {"cents": 900, "odd": [None, 1.5, "a\x00b \ud83d"]}
 ANSWER = {"go": False, "note": ["☃", "\ud83d", None]}
@@ -396,6 +396,34 @@ async def test_only_what_lets_the_pause_through_waits(bench: Bench) -> None:
         await run.result()
 
     assert asks.ended == ["swallowed", "yes"]
+
+
+@pytest.mark.parametrize("effect", [Effect.AT_MOST_ONCE, Effect.IDEMPOTENT])
+async def test_what_a_call_does_beside_its_question_is_not_done_a_second_time(
+    bench: Bench, effect: Effect
+) -> None:
+    sent: list[str] = []
+
+    async def send(order_id: str) -> None:
+        await asyncio.sleep(0.05)
+        sent.append(order_id)
+
+    async def beside(ctx: ToolContext, order_id: str) -> Any:
+        return (await asyncio.gather(ctx.interrupt(PAYLOAD), send(order_id)))[0]
+
+    asks = Asks(beside, effect=effect)
+
+    async with bench.serving(one_agent([asks.tool], [refunds("1"), say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        if effect is Effect.IDEMPOTENT:
+            (question,) = await asked(run, PAYLOAD)
+            await run.answer(question, "yes", by="ada")
+        await within(run.result())
+        (action,) = await run.actions()
+
+    known = effect is Effect.IDEMPOTENT
+    assert action.state == ("ok" if known else "unknown")
+    assert (len(asks.begun), len(sent)) == ((2, 1) if known else (1, 0))
 
 
 async def test_nobody_is_asked_from_a_plain_function_or_another_process(bench: Bench) -> None:
