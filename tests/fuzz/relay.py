@@ -11,7 +11,7 @@ from commitline.ledger import Action, RelayEntry, Run
 from commitline.tests.fuzz.actor import Actor, NoEnd
 from commitline.tests.fuzz.attempt import Cancelled
 from commitline.tests.fuzz.tools import TOOLS
-from commitline.tests.fuzz.undoing import settlement_of, undo_of
+from commitline.tests.fuzz.undoing import in_full, settlement_of, undo_of
 
 _MOST_ATTEMPTS = 6
 _GIVEN_UP_AFTER = 4
@@ -125,7 +125,7 @@ class Relay(Actor):
     async def _undo(self, found: Action, run: Run) -> None:
         due = None if run.state == "undoing" else await self.ledger.undo.plan_one(found)
         if due is not None:
-            await self.carry_out(undo_of(due), most=self._most)
+            await self.carry_out(undo_of(await in_full(self, due)), most=self._most)
 
     async def _define(self, found: Action) -> None:
         if found.dispatched_at is not None or not is_of_outbox(found.run_key):

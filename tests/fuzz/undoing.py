@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 
 from commitline.canonical import digest, parse
@@ -64,7 +65,7 @@ class Undoing:
     async def _take(self, step: DueUndo) -> None:
         """Take a step; pass it by where that is not possible."""
         try:
-            request = await self._request(step)
+            request = await self._request(await in_full(self._actor, step))
             if request is not None:
                 await self._actor.carry_out(request, most=_MOST_ATTEMPTS)
                 return
@@ -90,6 +91,14 @@ class Undoing:
         if step.at is None:
             return settlement_of(step.action, "settle", lookup_only=lookup_only)
         return undo_of(step)
+
+
+async def in_full(actor: Actor, due: DueUndo) -> DueUndo:
+    """Return a step with the arguments of its actions, which a plan does not carry."""
+    action = await actor.ledger.get(due.action.key)
+    begun = None if due.begun is None else await actor.ledger.get(due.begun.key)
+    assert action is not None, "no row is ever lost here"
+    return replace(due, action=action, begun=begun)
 
 
 def settlement_of(found: Action, purpose: Purpose, *, lookup_only: bool) -> ActionRequest:
