@@ -237,9 +237,10 @@ async def test_a_tool_that_was_renamed_leaves_runs_that_do_not_need_it(
     assert ran.result.output == "Done."
 
 
-async def test_a_parameter_with_a_default_that_was_added_leaves_a_call_under_way_the_same(
+async def test_a_default_that_was_added_is_not_slipped_into_a_call_that_was_lost(
     bench: Bench, signals: Signals
 ) -> None:
+    """Nor is that one said not to have happened; the next call has it."""
     given: list[tuple[str, str]] = []
 
     @tool(effect=Effect.IDEMPOTENT, name="pay")
@@ -264,9 +265,10 @@ async def test_a_parameter_with_a_default_that_was_added_leaves_a_call_under_way
     async with bench.serving(app_of(after, answer=answer)) as client:
         ran = await bench.outcome(client.run(run.id))
 
-    assert [one.status for one in ran.results] == ["ok", "ok"]
-    assert given == [("0", "EUR"), ("1", "EUR")]
-    assert [(one.position, one.state) for one in ran.actions] == [("0.0", "ok"), ("1.0", "ok")]
+    assert [one.status for one in ran.results] == ["unknown", "ok"]
+    assert "other values for currency" in ran.results[0].content
+    assert given == [("1", "EUR")]
+    assert [(one.position, one.state) for one in ran.actions] == [("0.0", "unknown"), ("1.0", "ok")]
 
 
 @tool(effect=Effect.IDEMPOTENT)
