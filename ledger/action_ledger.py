@@ -341,7 +341,7 @@ class ActionLedger(LedgerCalls):
 
         Safe to repeat; it only reads.
         """
-        return await self._fetch_all(
+        return await self._fetch_list(
             Action,
             "list_actions",
             run_key=run_key,
@@ -368,7 +368,7 @@ class ActionLedger(LedgerCalls):
         """
         keys = None if run_keys is None else list(run_keys)
         given = {"run_keys": keys, "agent": agent, "state": state, "limit": limit}
-        return await self._fetch_all(Action, "find_actions", **given)
+        return await self._fetch_list(Action, "find_actions", **given)
 
     async def put_value(self, key: ActionKey, thread_id: str, value: str) -> None:
         """Keep a read's result (JSON text) that is too large to travel. Safe to repeat.

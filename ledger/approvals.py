@@ -252,7 +252,7 @@ class ApprovalLedger(LedgerCalls):
         self, run_key: RunKey | None = None, *, only_waiting: bool = True, limit: int = 1000
     ) -> Sequence[Approval]:
         """Return those that wait for a person, longest first, or all of them; it only reads."""
-        return await self._fetch_all(
+        return await self._fetch_list(
             Approval, "list_approvals", run_key=run_key, only_waiting=only_waiting, limit=limit
         )
 

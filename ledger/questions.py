@@ -157,7 +157,7 @@ class QuestionLedger(LedgerCalls):
         self, run_key: RunKey | None = None, *, only_waiting: bool = True, limit: int = 1000
     ) -> Sequence[Question]:
         """Return those that wait for an answer, longest first, or all of them; it only reads."""
-        return await self._fetch_all(
+        return await self._fetch_list(
             Question, "list_questions", run_key=run_key, only_waiting=only_waiting, limit=limit
         )
 

@@ -172,4 +172,4 @@ class RunLedger(LedgerCalls):
 
     async def list(self, *, workflow_id: str | None = None, limit: int = 100) -> Sequence[Run]:
         """Return the newest runs first, those of one workflow id if it is given; it only reads."""
-        return await self._fetch_all(Run, "list_runs", workflow_id=workflow_id, limit=limit)
+        return await self._fetch_list(Run, "list_runs", workflow_id=workflow_id, limit=limit)

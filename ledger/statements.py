@@ -31,6 +31,7 @@ __all__ = [
     "fetch",
     "fetch_all",
     "fetch_each",
+    "fetch_list",
     "fetch_one",
     "fetch_row",
     "fetch_rows",
@@ -131,6 +132,11 @@ class LedgerCalls:
             lambda connection: fetch_all(connection, record, query, **parameters)
         )
 
+    async def _fetch_list(self, record: type[T], query: str, **parameters: Any) -> Sequence[T]:
+        return await self._call(
+            lambda connection: fetch_list(connection, record, query, **parameters)
+        )
+
     async def _fetch_row(self, query: str, **parameters: Any) -> Row | None:
         return await self._call(lambda connection: fetch_row(connection, query, **parameters))
 
@@ -173,6 +179,19 @@ async def fetch_all(
     """Execute a named query and return its rows as records."""
     cursor = connection.cursor(row_factory=record_row(record))
     await cursor.execute(QUERIES[query], parameters)
+    return await cursor.fetchall()
+
+
+async def fetch_list(
+    connection: Connection, record: type[T], query: str, **parameters: Any
+) -> Sequence[T]:
+    """The same of a list, whose conditions may be left out; never prepared.
+
+    Postgres may plan a prepared statement once for all values. Such a plan of a list goes through
+    all of its rows, also where a run is named.
+    """
+    cursor = connection.cursor(row_factory=record_row(record))
+    await cursor.execute(QUERIES[query], parameters, prepare=False)
     return await cursor.fetchall()
 
 

@@ -360,9 +360,22 @@ async def test_statements_are_prepared_where_a_connection_goes_straight_to_postg
 ) -> None:
     async with ledger_pool(database_url, size=1) as pool:
         for _ in range(PREPARE_AFTER + 2):
-            await ActionLedger(pool).list(RUN)
+            await ActionLedger(pool).get(action().key)
 
         assert [found for found in await memory_of(pool) if "from agent_actions" in found]
+
+
+async def test_a_list_is_planned_for_its_values_each_time(database_url: str) -> None:
+    async with ledger_pool(database_url, size=1) as pool:
+        ledger = ActionLedger(pool)
+        for _ in range(PREPARE_AFTER + 2):
+            await ledger.list(RUN)
+            await ledger.find(agent="support")
+            await ledger.runs.list(workflow_id="support-4821")
+            await ledger.approvals.list(RUN)
+            await ledger.questions.list(RUN)
+
+        assert [found for found in await memory_of(pool) if "limit" in found] == []
 
 
 async def test_behind_a_pooler_no_statement_is_prepared_unless_a_setting_says_that_it_keeps_them(
@@ -374,8 +387,8 @@ async def test_behind_a_pooler_no_statement_is_prepared_unless_a_setting_says_th
         ledger_pool(url, size=1, prepared_statements=True) as told,
     ):
         for _ in range(PREPARE_AFTER + 2):
-            await ActionLedger(cautious).list(RUN)
-            await ActionLedger(told).list(RUN)
+            await ActionLedger(cautious).get(action().key)
+            await ActionLedger(told).get(action().key)
 
         assert await memory_of(cautious) == []
         assert await memory_of(told) != []
