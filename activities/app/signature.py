@@ -50,13 +50,20 @@ def arguments_of(function: Callable[..., Any], name: str) -> tuple[type[BaseMode
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise DefinitionError(f"the tool {name!r} may not have *{parameter.name} or '/'")
         annotation = hints.get(parameter.name, Any)
-        if annotation is ToolContext:
+        kind = _bare(annotation)
+        if kind is ToolContext:
             filled_in = replace(filled_in, context=parameter.name)
-        elif isinstance(annotation, type) and issubclass(annotation, State):
+        elif isinstance(kind, type) and issubclass(kind, State):
             if filled_in.state is not None:
                 raise DefinitionError(f"the tool {name!r} takes the state twice")
-            check_state_model(annotation, f"the tool {name!r}")
-            filled_in = replace(filled_in, state=parameter.name, state_model=annotation)
+            check_state_model(kind, f"the tool {name!r}")
+            filled_in = replace(filled_in, state=parameter.name, state_model=kind)
+        elif (hidden := _filled_in_inside(kind)) is not None:
+            # The model would be shown it, and could write whatever it likes.
+            raise DefinitionError(
+                f"the tool {name!r} has a {hidden} inside the type of {parameter.name!r}: only a "
+                f"parameter of the type {hidden} itself is filled in"
+            )
         else:
             fields[f"argument_{index}"] = _field(annotation, parameter)
     return _model(name, fields), filled_in
@@ -80,6 +87,25 @@ def may_return_none(function: Callable[..., Any]) -> bool:
     """Whether None is a result of the function, as far as its annotation says."""
     annotation = _hints_of(function, function.__name__).get("return", Any)
     return annotation in (Any, None, type(None)) or type(None) in typing.get_args(annotation)
+
+
+def _bare(annotation: Any) -> Any:
+    """Return a type without what `Annotated` says of it."""
+    return typing.get_args(annotation)[0] if _is_annotated(annotation) else annotation
+
+
+def _is_annotated(annotation: Any) -> bool:
+    return typing.get_origin(annotation) is Annotated
+
+
+def _filled_in_inside(annotation: Any) -> str | None:
+    """Return the name of a type inside another one that a worker would fill in by itself."""
+    for part in typing.get_args(annotation):
+        if isinstance(part, type) and issubclass(part, ToolContext | State):
+            return part.__name__
+        if (found := _filled_in_inside(part)) is not None:
+            return found
+    return None
 
 
 def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:

@@ -169,6 +169,10 @@ def _isolation(made: Tool) -> Iterator[tuple[Any, str]]:
         made.isolation == "process" and "<locals>" in made.fn.__qualname__,
         "is to run in a process: define it at the top of a module",
     )
+    yield (
+        made.isolation == "process" and inspect.ismethod(made.fn),
+        "is to run in a process, and is a method, whose object that process does not have",
+    )
 
 
 _RULES: Final = (_name_and_effect, _durations, _person, _detached, _undo, _isolation)

@@ -109,6 +109,8 @@ class ToolDecorator:
 
     def __call__(self, function: Callable[..., Any]) -> Tool:
         """Make the tool."""
+        if not inspect.isroutine(function):
+            raise DefinitionError(f"{function!r} is no function: define one that calls it")
         name = self.name or function.__name__
         effect = check_effect(name, self.effect)
         arguments, filled_in = arguments_of(function, name)

@@ -469,3 +469,57 @@ def test_an_agent_with_a_detached_tool_is_offered_a_way_to_ask_what_became_of_it
     assert offered(action_state) == ["action_state"]
     with pytest.raises(DefinitionError, match="asked by 'action_state'"):
         offered(post, action_state)
+
+
+def taking(annotation: Any) -> Any:
+    """Return a function with one parameter of that type."""
+
+    def pay(given: Any, cents: int) -> None: ...
+
+    pay.__annotations__["given"] = annotation
+    return pay
+
+
+def test_a_state_and_a_context_are_filled_in_also_where_they_are_annotated() -> None:
+    with_state = tool(effect=Effect.AT_MOST_ONCE)(taking(Annotated[Till, "of the shop"]))
+    with_context = tool(effect=Effect.AT_MOST_ONCE)(taking(Annotated[ToolContext, "ours"]))
+
+    assert (with_state.state, with_state.parameters) == (Till, frozenset({"cents"}))
+    assert (with_context.context_parameter, with_context.parameters) == (
+        "given",
+        frozenset({"cents"}),
+    )
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        Till | None,
+        list[Till],
+        Annotated[Till | None, "x"],
+        dict[str, list[Till]],
+        ToolContext | None,
+    ],
+)
+def test_no_model_is_shown_a_state_or_a_context_inside_another_type(annotation: Any) -> None:
+    with pytest.raises(DefinitionError, match="inside the type of 'given'"):
+        tool(effect=Effect.AT_MOST_ONCE)(taking(annotation))
+
+
+class Desk:
+    def __call__(self, cents: int) -> None: ...
+
+    def pay(self, cents: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "given", [functools.partial(Desk.pay, Desk()), Desk()], ids=["partial", "object"]
+)
+def test_what_is_no_function_is_refused_by_name(given: Any) -> None:
+    with pytest.raises(DefinitionError, match="is no function: define one that calls it"):
+        tool(effect=Effect.AT_MOST_ONCE)(given)
+
+
+def test_a_method_does_not_run_in_a_process_of_its_own() -> None:
+    with pytest.raises(DefinitionError, match="is a method"):
+        tool(effect=Effect.AT_MOST_ONCE, isolation="process")(Desk().pay)
