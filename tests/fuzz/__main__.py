@@ -1,6 +1,21 @@
-"""The fuzz: twenty actors work on one ledger by chance, and everything that can end does.
+"""The fuzz: twenty actors work on one ledger by chance, and then everything ends that can.
 
-python -m commitline.tests.fuzz --seconds 120 --seed 7
+    python -m commitline.tests.fuzz --seconds 120 --seed 7
+
+    stage       plays rounds: each has a database of its own, and one of the themes
+    tools       what is called: tools of each effect, and the themes
+    provider    the world outside, which counts what happened
+    scene       what the actors share: runs, conversations, what was told
+    pace        time, in ledger calls
+    actor       what every actor has, and how a call is tried again; those who act are in
+                `worker`, `undoing`, `relay`, `people`, `application` and `world_time`
+    attempt     one attempt at a call, with every fault that it may meet
+    exits       the end: all time is over, and every row takes the exit that is open to it
+    checks      what must be true then
+    mutants     ways to break the ledger, which the fuzz must see
+
+A violation is printed with what was done to its rows. One seed decides what each actor does; in
+which order they meet is left to chance, so two rounds of one seed are alike and not the same.
 """
 
 from __future__ import annotations
