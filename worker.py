@@ -30,7 +30,6 @@ from typing import Any, Final
 
 from temporalio.client import Client
 from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from .activities.app.action_state_tool import ACTION_STATE, action_state
 from .activities.app.app import App, Hook
@@ -67,15 +66,6 @@ log = Log()
 STICKY_SECONDS: Final = 1.0
 """How long a workflow task waits for a worker that is gone. The SDK's default of 10 s is most
 of a recovery; a second costs a rebuilt workflow now and then."""
-
-_PASSED_THROUGH: Final = (
-    # Workflow code of ours does no I/O at import; the sandbox need not load it again for each run.
-    "commitline",
-    "pydantic",
-    "pydantic_core",
-    "pydantic_ai",
-    "structlog",
-)
 
 
 # --- the process
@@ -198,7 +188,6 @@ async def app_worker(
                 ActionHeaders(frozenset(guarded)),
                 GuardInterceptor(ledger, guarded),
             ],
-            workflow_runner=workflow_runner(),
             max_cached_workflows=max_cached_workflows,
             max_concurrent_activities=settings.max_concurrent_activities,
             build_id=settings.build_id or None,
@@ -211,13 +200,6 @@ async def app_worker(
                 scanning = asyncio.create_task(scan_when_notified(due_actions, settings))
                 stack.push_async_callback(_cancel, scanning)
             yield worker
-
-
-def workflow_runner() -> SandboxedWorkflowRunner:
-    """Return what a worker, or a replayer, runs our workflows in."""
-    return SandboxedWorkflowRunner(
-        restrictions=SandboxRestrictions.default.with_passthrough_modules(*_PASSED_THROUGH)
-    )
 
 
 def _guarded(app: App, runner: ToolRunner) -> dict[str, Guarded]:

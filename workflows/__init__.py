@@ -1,4 +1,8 @@
-"""What decides: the agent's loop, the steps of a plan. It does no I/O and never imports psycopg."""
+"""What decides: the agent's loop, the steps of a plan. It does no I/O and never imports psycopg.
+
+The workflows run outside the SDK's sandbox, which costs a fifth of a worker's processor time. The
+tests replay their histories inside a sandbox, which refuses a call that would not replay.
+"""
 
 from ..activities.contract.conversation import RunResult
 from ..activities.contract.plans import PlanInput, PlanResult, StepResult

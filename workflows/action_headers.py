@@ -30,15 +30,14 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.action_header import HEADER, ActionHeader, requested_digest
-    from ..activities.contract.activity_failure import as_failure
-    from ..activities.contract.deadlines import CallLimits
-    from ..activities.contract.encoding import pack, unpack
-    from ..activities.contract.references import StoredInput
-    from ..activities.contract.spec import RESERVED_PREFIX
-    from ..errors import InvalidRunId
-    from ..identity import Position, RunKey, run_key
+from ..activities.contract.action_header import HEADER, ActionHeader, requested_digest
+from ..activities.contract.activity_failure import as_failure
+from ..activities.contract.deadlines import CallLimits
+from ..activities.contract.encoding import pack, unpack
+from ..activities.contract.references import StoredInput
+from ..activities.contract.spec import RESERVED_PREFIX
+from ..errors import InvalidRunId
+from ..identity import Position, RunKey, run_key
 
 COUNTERS_HEADER: Final = "commitline-counters"
 MEMO_RUN_KEY: Final = "commitline_run_key"

@@ -18,11 +18,10 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as TimedOutError
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.activity_failure import as_failure
-    from ..activities.contract.deadlines import CallLimits
-    from ..activities.contract.encoding import pack, unpack
-    from ..errors import CommitlineError, EndedByOperator
+from ..activities.contract.activity_failure import as_failure
+from ..activities.contract.deadlines import CallLimits
+from ..activities.contract.encoding import pack, unpack
+from ..errors import CommitlineError, EndedByOperator
 
 T = TypeVar("T")
 

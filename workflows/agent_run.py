@@ -25,25 +25,24 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError, FailureError
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.conversation import RunResult
-    from ..activities.contract.encoding import pack, unpack
-    from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
-    from ..canonical import scrub
-    from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
-    from ..shown import markdown_line
-    from .action_headers import this_run
-    from .activity_calls import (
-        cancelled,
-        failure,
-        history_is_full,
-        raise_if_cancelled,
-        run_ledger_activity,
-    )
-    from .base_run import BaseRun, handlers_finished, read_input
-    from .progress import Progress
-    from .run_input import AGENT_RUN, Carried, OpenRequest, RequestEnd, RunInput, SendRequest
-    from .turn import AgentTurns
+from ..activities.contract.conversation import RunResult
+from ..activities.contract.encoding import pack, unpack
+from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
+from ..canonical import scrub
+from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
+from ..shown import markdown_line
+from .action_headers import this_run
+from .activity_calls import (
+    cancelled,
+    failure,
+    history_is_full,
+    raise_if_cancelled,
+    run_ledger_activity,
+)
+from .base_run import BaseRun, handlers_finished, read_input
+from .progress import Progress
+from .run_input import AGENT_RUN, Carried, OpenRequest, RequestEnd, RunInput, SendRequest
+from .turn import AgentTurns
 
 MESSAGE: Final = "message"
 
@@ -51,7 +50,7 @@ _FIRST_REQUEST: Final = timedelta(seconds=30)
 """How long a run that was started for a request waits for it. It is sent with the start."""
 
 
-@workflow.defn(name=AGENT_RUN)
+@workflow.defn(name=AGENT_RUN, sandboxed=False)
 class AgentRun(BaseRun):
     """One run of one agent; see the module."""
 

@@ -18,23 +18,22 @@ from temporalio.exceptions import (
     ApplicationError,
 )
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.approvals import DECIDE, Decide, WordGiven
-    from ..activities.contract.encoding import from_plain, pack, unpack
-    from ..activities.contract.questions import ANSWER, Answer
-    from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
-    from ..canonical import scrub
-    from ..errors import AnswerRefused, ApprovalRefused, RunDeadlineExceeded, ScheduleUnsupported
-    from ..identity import RunKey
-    from ..ledger.undo_rules import UndoReport
-    from ..shown import markdown_line
-    from .action_headers import this_run
-    from .activity_calls import cancelled, despite_cancellation, failure, run_ledger_activity
-    from .progress import Progress
-    from .run_end import final_error, is_stop, is_undoing, run_failure, undo_reason
-    from .tool_calls import ToolCalls
-    from .undo import Undo, with_report
-    from .undo_run import undo_in_child
+from ..activities.contract.approvals import DECIDE, Decide, WordGiven
+from ..activities.contract.encoding import from_plain, pack, unpack
+from ..activities.contract.questions import ANSWER, Answer
+from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
+from ..canonical import scrub
+from ..errors import AnswerRefused, ApprovalRefused, RunDeadlineExceeded, ScheduleUnsupported
+from ..identity import RunKey
+from ..ledger.undo_rules import UndoReport
+from ..shown import markdown_line
+from .action_headers import this_run
+from .activity_calls import cancelled, despite_cancellation, failure, run_ledger_activity
+from .progress import Progress
+from .run_end import final_error, is_stop, is_undoing, run_failure, undo_reason
+from .tool_calls import ToolCalls
+from .undo import Undo, with_report
+from .undo_run import undo_in_child
 
 T = TypeVar("T")
 

@@ -9,33 +9,31 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from temporalio import workflow
 from temporalio.common import RawValue
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.action_header import ActionHeader
-    from ..activities.contract.deadlines import CallLimits
-    from ..activities.contract.encoding import pack_text
-    from ..activities.contract.outcomes import (
-        RECORD_OUTCOME,
-        SETTLE_ENDED,
-        SettleEnded,
-        Unrecorded,
-    )
-    from ..activities.contract.reply import Reply
-    from ..activities.contract.sizes import MAX_CONTENT
-    from ..activities.contract.undo import UndoStep
-    from ..activities.replies import call_reply
-    from ..identity import ActionKey, Position, action_key
-    from .action_headers import Surroundings, surroundings
-    from .activity_calls import (
-        ENDED_BY_OPERATORS,
-        despite_cancellation,
-        raise_if_cancelled,
-        run_activity,
-        run_ledger_activity,
-    )
-    from .progress import CallState
+from ..activities.contract.action_header import ActionHeader
+from ..activities.contract.deadlines import CallLimits
+from ..activities.contract.encoding import pack_text
+from ..activities.contract.outcomes import (
+    RECORD_OUTCOME,
+    SETTLE_ENDED,
+    SettleEnded,
+    Unrecorded,
+)
+from ..activities.contract.reply import Reply
+from ..activities.contract.sizes import MAX_CONTENT
+from ..activities.contract.undo import UndoStep
+from ..activities.replies import call_reply
+from ..identity import ActionKey, Position, action_key
+from .action_headers import Surroundings, surroundings
+from .activity_calls import (
+    ENDED_BY_OPERATORS,
+    despite_cancellation,
+    raise_if_cancelled,
+    run_activity,
+    run_ledger_activity,
+)
+from .progress import CallState
 
 _MAX_WAITS: Final = 60
 """How often a call may wait to be started that no run planned. Nothing can stop an undo, so nothing

@@ -21,32 +21,31 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import FailureError
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.encoding import pack, to_text
-    from ..activities.contract.plans import (
-        OPEN_PLAN,
-        OpenPlan,
-        PlanInput,
-        PlannedStep,
-        PlanResult,
-        PlanSpec,
-        StepResult,
-    )
-    from ..activities.contract.references import StoredInput, part_of, put_in
-    from ..activities.contract.reply import Reply
-    from ..activities.contract.sizes import MAX_STEP, result_share
-    from ..activities.contract.spec import ToolSpec
-    from ..canonical import dumps, parse, scrub
-    from ..errors import PlanFailed, UnrepresentableValue
-    from ..identity import ActionKey, Position, position
-    from ..ledger.action_records import Effect
-    from ..shown import markdown_line
-    from .action_headers import Surroundings, surroundings, this_run
-    from .activity_calls import failure, raise_if_cancelled, run_ledger_activity, side_by_side
-    from .base_run import BaseRun, handlers_finished, read_input
-    from .progress import Progress
-    from .run_end import is_stop, is_undoing
-    from .tool_calls import ToolCalls
+from ..activities.contract.encoding import pack, to_text
+from ..activities.contract.plans import (
+    OPEN_PLAN,
+    OpenPlan,
+    PlanInput,
+    PlannedStep,
+    PlanResult,
+    PlanSpec,
+    StepResult,
+)
+from ..activities.contract.references import StoredInput, part_of, put_in
+from ..activities.contract.reply import Reply
+from ..activities.contract.sizes import MAX_STEP, result_share
+from ..activities.contract.spec import ToolSpec
+from ..canonical import dumps, parse, scrub
+from ..errors import PlanFailed, UnrepresentableValue
+from ..identity import ActionKey, Position, position
+from ..ledger.action_records import Effect
+from ..shown import markdown_line
+from .action_headers import Surroundings, surroundings, this_run
+from .activity_calls import failure, raise_if_cancelled, run_ledger_activity, side_by_side
+from .base_run import BaseRun, handlers_finished, read_input
+from .progress import Progress
+from .run_end import is_stop, is_undoing
+from .tool_calls import ToolCalls
 
 PLAN_RUN: Final = "PlanRun"
 
@@ -56,7 +55,7 @@ _UNTIL_ITS_TIME_IS_UP: Final = 1_000_000
 """Tries of a step that can only go forward; only its `node_timeout` bounds them."""
 
 
-@workflow.defn(name=PLAN_RUN)
+@workflow.defn(name=PLAN_RUN, sandboxed=False)
 class PlanRun(BaseRun):
     """One run of one plan; see the module."""
 

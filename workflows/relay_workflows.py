@@ -13,27 +13,26 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.encoding import raw_text
-    from ..activities.contract.relay import (
-        CLOSE_GONE_RUNS,
-        FINISH_SETTLEMENT,
-        PLAN_SETTLEMENT,
-        RELAY,
-        SETTLE_ACTION,
-        START_SETTLEMENTS,
-        FinishSettlement,
-        SettlementPlan,
-    )
-    from ..activities.contract.undo import UndoStep
-    from ..canonical import parse, scrub
-    from ..identity import ActionKey
-    from .activity_calls import run_ledger_activity, run_relay_activity
-    from .finished_call import state_of, step_reply
-    from .progress import Progress
+from ..activities.contract.encoding import raw_text
+from ..activities.contract.relay import (
+    CLOSE_GONE_RUNS,
+    FINISH_SETTLEMENT,
+    PLAN_SETTLEMENT,
+    RELAY,
+    SETTLE_ACTION,
+    START_SETTLEMENTS,
+    FinishSettlement,
+    SettlementPlan,
+)
+from ..activities.contract.undo import UndoStep
+from ..canonical import parse, scrub
+from ..identity import ActionKey
+from .activity_calls import run_ledger_activity, run_relay_activity
+from .finished_call import state_of, step_reply
+from .progress import Progress
 
 
-@workflow.defn(name=SETTLE_ACTION)
+@workflow.defn(name=SETTLE_ACTION, sandboxed=False)
 class SettleAction:
     """The settlement of one action; see the module."""
 
@@ -83,7 +82,7 @@ async def _call(step: UndoStep, heartbeat_seconds: float, progress: Progress) ->
     return ""
 
 
-@workflow.defn(name=RELAY)
+@workflow.defn(name=RELAY, sandboxed=False)
 class Relay:
     """One look for runs that are gone, and for actions that are due."""
 

@@ -14,21 +14,20 @@ from temporalio.exceptions import (
     is_cancelled_exception,
 )
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.activity_failure import ErrorFields, passed_on
-    from ..activities.contract.turns import RUN_LOST
-    from ..canonical import scrub
-    from ..errors import (
-        Fenced,
-        ModelUnavailable,
-        NodeTimeout,
-        RunNotRunning,
-        StaleThread,
-        ThreadDeleted,
-    )
-    from ..identity import parent_of
-    from .action_headers import this_run
-    from .activity_calls import cancelled
+from ..activities.contract.activity_failure import ErrorFields, passed_on
+from ..activities.contract.turns import RUN_LOST
+from ..canonical import scrub
+from ..errors import (
+    Fenced,
+    ModelUnavailable,
+    NodeTimeout,
+    RunNotRunning,
+    StaleThread,
+    ThreadDeleted,
+)
+from ..identity import parent_of
+from .action_headers import this_run
+from .activity_calls import cancelled
 
 _STOP_WAIT: Final = timedelta(seconds=10)
 """How long a run that may start nothing waits for the cancellation that follows a stop."""

@@ -6,13 +6,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
-from temporalio import workflow
-
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.conversation import Message
-    from ..activities.contract.deadlines import RunLimits
-    from ..canonical import digest
-
+from ..activities.contract.conversation import Message
+from ..activities.contract.deadlines import RunLimits
+from ..canonical import digest
 
 AGENT_RUN: Final = "AgentRun"
 """The workflow type."""

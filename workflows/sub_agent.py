@@ -26,29 +26,28 @@ from temporalio.exceptions import (
 )
 from temporalio.exceptions import TimeoutError as TimedOutError
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.activity_failure import passed_on
-    from ..activities.contract.conversation import RunResult
-    from ..activities.contract.deadlines import UNSET, RunLimits
-    from ..activities.contract.encoding import pack, unpack
-    from ..activities.contract.reply import Reply
-    from ..activities.contract.spec import ToolSpec
-    from ..activities.contract.sub_agents import (
-        BEGIN_SUB_AGENT,
-        END_SUB_AGENT,
-        BeginSubAgent,
-        BegunSubAgent,
-        EndSubAgent,
-        prompt_in,
-    )
-    from ..activities.replies import call_reply
-    from ..canonical import scrub
-    from ..errors import InvalidArguments, PlanDivergence
-    from ..identity import Position
-    from ..shown import markdown_line
-    from .action_headers import MEMO_RUN_KEY, this_run
-    from .activity_calls import raise_if_cancelled, run_ledger_activity
-    from .run_input import AGENT_RUN, TASK_TIMEOUT, RunInput
+from ..activities.contract.activity_failure import passed_on
+from ..activities.contract.conversation import RunResult
+from ..activities.contract.deadlines import UNSET, RunLimits
+from ..activities.contract.encoding import pack, unpack
+from ..activities.contract.reply import Reply
+from ..activities.contract.spec import ToolSpec
+from ..activities.contract.sub_agents import (
+    BEGIN_SUB_AGENT,
+    END_SUB_AGENT,
+    BeginSubAgent,
+    BegunSubAgent,
+    EndSubAgent,
+    prompt_in,
+)
+from ..activities.replies import call_reply
+from ..canonical import scrub
+from ..errors import InvalidArguments, PlanDivergence
+from ..identity import Position
+from ..shown import markdown_line
+from .action_headers import MEMO_RUN_KEY, this_run
+from .activity_calls import raise_if_cancelled, run_ledger_activity
+from .run_input import AGENT_RUN, TASK_TIMEOUT, RunInput
 
 _STARTS: Final = 3
 

@@ -13,23 +13,22 @@ from typing import Final
 from temporalio import workflow
 from temporalio.common import RawValue
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.action_header import inputs_meaning
-    from ..activities.contract.approvals import CHECK_APPROVAL, ApprovalState, CheckApproval
-    from ..activities.contract.deadlines import RunLimits
-    from ..activities.contract.encoding import pack_text
-    from ..activities.contract.questions import CHECK_QUESTION, CheckQuestion, QuestionState
-    from ..activities.contract.reply import CallQuestion, Reply
-    from ..activities.contract.spec import ToolSpec
-    from ..canonical import digest, dumps, parse
-    from ..identity import Position, action_key
-    from ..ledger.action_records import Effect
-    from ..shown import markdown_line
-    from .action_headers import calling, surroundings, this_run
-    from .activity_calls import raise_if_cancelled, run_ledger_activity
-    from .finished_call import content_share, settled_reply, state_of
-    from .progress import CallProgress, Progress, summarise
-    from .sub_agent import run_sub_agent
+from ..activities.contract.action_header import inputs_meaning
+from ..activities.contract.approvals import CHECK_APPROVAL, ApprovalState, CheckApproval
+from ..activities.contract.deadlines import RunLimits
+from ..activities.contract.encoding import pack_text
+from ..activities.contract.questions import CHECK_QUESTION, CheckQuestion, QuestionState
+from ..activities.contract.reply import CallQuestion, Reply
+from ..activities.contract.spec import ToolSpec
+from ..canonical import digest, dumps, parse
+from ..identity import Position, action_key
+from ..ledger.action_records import Effect
+from ..shown import markdown_line
+from .action_headers import calling, surroundings, this_run
+from .activity_calls import raise_if_cancelled, run_ledger_activity
+from .finished_call import content_share, settled_reply, state_of
+from .progress import CallProgress, Progress, summarise
+from .sub_agent import run_sub_agent
 
 _JUDGE_AGAIN: Final = 30
 """Seconds at most before a call is judged again whose tool has changed; at first it is one."""

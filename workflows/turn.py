@@ -11,41 +11,40 @@ from typing import Final
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.conversation import (
-        Completion,
-        Message,
-        RunResult,
-        ToolCall,
-        ToolResult,
-    )
-    from ..activities.contract.encoding import pack_text, to_text
-    from ..activities.contract.final_result import FINAL_RESULT, OUTPUT_REQUEST
-    from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
-    from ..activities.contract.sizes import changes_share, result_share
-    from ..activities.contract.spec import AgentSpec
-    from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, TurnResult
-    from ..activities.replies import call_reply
-    from ..activities.replies.reply_content import content_text
-    from ..canonical import scrub
-    from ..errors import ConversationTooLarge, EndedByOperator
-    from ..identity import position
-    from ..shown import markdown_line
-    from .action_headers import Surroundings, surroundings, this_run
-    from .activity_calls import (
-        ENDED_BY_OPERATORS,
-        despite_cancellation,
-        failure,
-        raise_if_cancelled,
-        run_activity,
-        run_ledger_activity,
-        side_by_side,
-        type_of,
-    )
-    from .finished_call import content_share
-    from .progress import Progress
-    from .run_input import OpenRequest, RunInput
-    from .tool_calls import ToolCalls
+from ..activities.contract.conversation import (
+    Completion,
+    Message,
+    RunResult,
+    ToolCall,
+    ToolResult,
+)
+from ..activities.contract.encoding import pack_text, to_text
+from ..activities.contract.final_result import FINAL_RESULT, OUTPUT_REQUEST
+from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
+from ..activities.contract.sizes import changes_share, result_share
+from ..activities.contract.spec import AgentSpec
+from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, TurnResult
+from ..activities.replies import call_reply
+from ..activities.replies.reply_content import content_text
+from ..canonical import scrub
+from ..errors import ConversationTooLarge, EndedByOperator
+from ..identity import position
+from ..shown import markdown_line
+from .action_headers import Surroundings, surroundings, this_run
+from .activity_calls import (
+    ENDED_BY_OPERATORS,
+    despite_cancellation,
+    failure,
+    raise_if_cancelled,
+    run_activity,
+    run_ledger_activity,
+    side_by_side,
+    type_of,
+)
+from .finished_call import content_share
+from .progress import Progress
+from .run_input import OpenRequest, RunInput
+from .tool_calls import ToolCalls
 
 MAX_CONVERSATION: Final = 1_700_000
 """Characters of a model turn's input. A payload over 2 MiB would wedge the workflow task for ever.

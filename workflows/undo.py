@@ -17,28 +17,27 @@ from typing import Any, Final
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.activity_failure import ErrorFields
-    from ..activities.contract.reply import Reply
-    from ..activities.contract.undo import (
-        BEGIN_UNDO,
-        FINISH_UNDO,
-        PLAN_UNDO,
-        BeginUndo,
-        FinishUndo,
-        PlanUndo,
-        UndoOutcome,
-        UndoPlan,
-        UndoRequest,
-        UndoSoFar,
-        UndoStep,
-    )
-    from ..canonical import scrub
-    from ..identity import ActionKey, RunKey, split_action_key, undo_workflow
-    from ..ledger.undo_rules import UndoReport
-    from .activity_calls import history_is_full, run_ledger_activity
-    from .finished_call import state_of, step_reply
-    from .progress import Progress
+from ..activities.contract.activity_failure import ErrorFields
+from ..activities.contract.reply import Reply
+from ..activities.contract.undo import (
+    BEGIN_UNDO,
+    FINISH_UNDO,
+    PLAN_UNDO,
+    BeginUndo,
+    FinishUndo,
+    PlanUndo,
+    UndoOutcome,
+    UndoPlan,
+    UndoRequest,
+    UndoSoFar,
+    UndoStep,
+)
+from ..canonical import scrub
+from ..identity import ActionKey, RunKey, split_action_key, undo_workflow
+from ..ledger.undo_rules import UndoReport
+from .activity_calls import history_is_full, run_ledger_activity
+from .finished_call import state_of, step_reply
+from .progress import Progress
 
 _TRY_AGAIN: Final = "`commitline undo RUN` tries again what stands."
 _ALL_UNDONE: Final = "What can be undone of it is undone."

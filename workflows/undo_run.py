@@ -12,20 +12,19 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, WorkflowAlreadyStartedError
 
-with workflow.unsafe.imports_passed_through():
-    from ..activities.contract.encoding import pack, unpack
-    from ..activities.contract.undo import UNDO_RUN, UndoRequest
-    from ..identity import undo_workflow
-    from ..ledger.undo_rules import UndoReport
-    from ..shown import markdown_line
-    from .activity_calls import despite_cancellation
-    from .progress import Progress
-    from .run_end import run_failure
-    from .run_input import TASK_TIMEOUT
-    from .undo import Undo
+from ..activities.contract.encoding import pack, unpack
+from ..activities.contract.undo import UNDO_RUN, UndoRequest
+from ..identity import undo_workflow
+from ..ledger.undo_rules import UndoReport
+from ..shown import markdown_line
+from .activity_calls import despite_cancellation
+from .progress import Progress
+from .run_end import run_failure
+from .run_input import TASK_TIMEOUT
+from .undo import Undo
 
 
-@workflow.defn(name=UNDO_RUN)
+@workflow.defn(name=UNDO_RUN, sandboxed=False)
 class UndoRun:
     """The undo of one ended run; see the module."""
 

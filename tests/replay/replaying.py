@@ -8,20 +8,36 @@ A history that no longer replays is a run that no longer goes on after a deploy.
 from __future__ import annotations
 
 import asyncio
+import pkgutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, WorkflowReplayResult
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+import commitline
 from commitline.process import leave
-from commitline.worker import workflow_runner
 from commitline.workflows import ActionHeaders, AgentRun, PlanRun
 
 HISTORIES = Path(__file__).parent / "histories"
 TOOLS = frozenset({"lookup_order", "charge_card", "send_receipt", "fails", "refuses", "waits"})
 """Of the recorded runs: the guard's half in the workflow is told of them, as a worker's is."""
+
+SANDBOX = SandboxedWorkflowRunner(
+    restrictions=SandboxRestrictions.default.with_passthrough_modules(
+        "pydantic",
+        "pydantic_core",
+        *(
+            f"commitline.{module.name}"
+            for module in pkgutil.iter_modules(commitline.__path__)
+            if module.name != "workflows"
+        ),
+    )
+)
+"""Loads the code of our workflows for each run, and refuses a call that would not replay. A worker
+runs them outside of any sandbox."""
 
 
 def recorded() -> Sequence[Path]:
@@ -34,7 +50,7 @@ async def replay(path: Path) -> WorkflowReplayResult:
     replayer = Replayer(
         workflows=[AgentRun, PlanRun],
         interceptors=[ActionHeaders(TOOLS)],
-        workflow_runner=workflow_runner(),
+        unsandboxed_workflow_runner=SANDBOX,
     )
     return await replayer.replay_workflow(_read(path), raise_on_replay_failure=False)
 

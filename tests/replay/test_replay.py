@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,19 +63,46 @@ def test_recorded_runs_replay_whatever_order_sets_and_hashes_have(seed: str) -> 
     assert replayed.stdout.count(": ok\n") == len(HISTORIES)
 
 
+def change(monkeypatch: pytest.MonkeyPatch, module: ModuleType, old: str, new: str) -> None:
+    """Change the source of a module, as the sandbox loads it for a run."""
+    get_code = SourceFileLoader.get_code
+
+    def changed(loader: SourceFileLoader, name: str) -> Any:
+        if name != module.__name__:
+            return get_code(loader, name)
+        source = Path(loader.path).read_text(encoding="utf-8")
+        assert old in source
+        return compile(source.replace(old, new), loader.path, "exec")
+
+    monkeypatch.setattr(SourceFileLoader, "get_code", changed)
+
+
 @pytest.mark.parametrize(
-    ("module", "name", "changed"),
+    ("module", "old", "new"),
     [
-        (agent_run, "OPEN_RUN", "commitline.begin_run"),
-        (turn, "position", lambda step, call, *, epoch=0: f"{step}-{call}"),
+        (agent_run, "(Opened, OPEN_RUN,", "(Opened, 'begin_run',"),
+        (turn, "position(self.step, index,", "position(self.step, index + 1,"),
     ],
     ids=["another first activity", "other positions"],
 )
 async def test_changed_code_does_not_replay(
-    module: ModuleType, name: str, changed: Any, monkeypatch: pytest.MonkeyPatch
+    module: ModuleType, old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, name, changed)
+    change(monkeypatch, module, old, new)
 
     result = await replaying.replay(replaying.HISTORIES / "errors_and_an_unknown_tool.json")
 
     assert isinstance(result.replay_failure, NondeterminismError)
+
+
+@pytest.mark.parametrize("fault", ["datetime.datetime.now()", "random.random()"])
+async def test_a_call_that_would_not_replay_is_refused_in_our_workflows(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    imported, line = f"import {fault.partition('.')[0]}", "        self._progress.steps ="
+    change(monkeypatch, turn, line, f"        {imported}\n        {fault}\n{line}")
+
+    result = await replaying.replay(replaying.HISTORIES / "three_calls.json")
+
+    assert result.replay_failure is not None
+    assert "restricted" in caplog.text
