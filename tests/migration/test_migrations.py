@@ -715,6 +715,8 @@ def test_a_row_in_python_has_the_columns_of_its_table(
     found = {name for (name,) in columns} - {"looked_at", "cleared_at"}
     # By these alone a relay finds what it may take.
     found -= {"namespace", "waits_for"} if row is RelayEntry else set()
+    # By this alone a statement judges whether an attempt before this one may still send.
+    found -= {"others_may_send"} if row is Action else set()
     # An approval and a question have the workflow id of their run, and whether that is over.
     of_run = {"workflow_id", "run_over"} if row in (Approval, Question) else set()
     others = {"now"} | of_run
