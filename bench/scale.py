@@ -7,7 +7,8 @@ Postgres does not wait for the disk here: what a commit costs is in ledger.py.
 
     python bench/scale.py [--actions 1000000] [--json]
 
-Exits 1 if a query is over its limit, or scans a table that is not small.
+Exits 1 if a query is over its limit, or scans a table that is not small. What looks through the
+whole queue (`CHECKS`) may scan.
 """
 
 from __future__ import annotations
