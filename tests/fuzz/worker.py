@@ -6,7 +6,7 @@ A run ends well, fails and is undone, is stopped, or loses its workflow in the m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from commitline.errors import CommitlineError, IdempotencyKeyConflict
 from commitline.identity import Position
@@ -80,13 +80,13 @@ class Worker(Actor):
         await self._open(run)
         for turn in range(run.from_turn, len(run.turns)):
             self._check_alive(run, execution)
-            calls = run.turns[turn]
-            await self._commit(run, turn)
+            # Read at once: a fork may change the plan while this execution goes on.
+            calls, epoch = run.turns[turn], run.epochs[turn]
+            places = [run.position(turn, at) for at in range(len(calls))]
+            await self._commit(run, turn, epoch, places)
             made = [
-                self._call(
-                    run, run.position(turn, at), one, lambda: self._check_going(run, execution)
-                )
-                for at, one in enumerate(calls)
+                self._call(run, at, one, lambda: self._check_going(run, execution))
+                for at, one in zip(places, calls, strict=True)
             ]
             done = await asyncio.gather(*made, return_exceptions=True)
             for error in done:
@@ -124,13 +124,14 @@ class Worker(Actor):
         await self.do("open", run.key, opened)
         await self.ledger.threads.open(run.thread, agent="fuzz")
 
-    async def _commit(self, run: AgentRun, turn: int) -> None:
+    async def _commit(
+        self, run: AgentRun, turn: int, epoch: int, positions: Sequence[Position]
+    ) -> None:
         """Commit a model turn; close the one that another run has left without an answer."""
         threads = self.ledger.threads
         thread = await threads.get(run.thread)
         assert thread is not None, "it was opened, and is never lost"
         talk = self.scene.conversation(run)
-        positions = [run.position(turn, at) for at in range(len(run.turns[turn]))]
         if talk is not None and talk.left is not None and talk.left[0] != run.key:
             left, at = talk.left
             closing = threads.close_turn(
@@ -144,7 +145,7 @@ class Worker(Actor):
                 thread.version,
                 run.key,
                 turn,
-                run.epochs[turn],
+                epoch,
                 [NewMessage("assistant", "{}")],
                 notified=[one.key for one in notices],
             )
