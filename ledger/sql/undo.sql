@@ -48,13 +48,22 @@ update agent_runs set undo_owner = %(by)s
  where run_key = any(%(run_keys)s) and state = 'undoing' and undo_owner = %(after)s;
 
 -- undo_rows: the actions of a tree that can be undone, and those that undo others, without their
--- arguments and results, which may be large: who undoes one reads that one.
+-- arguments and results, which may be large (`a.*` would send them all the same): who undoes one
+-- reads that one.
 with recursive tree as (
     select run_key from agent_runs where run_key = %(run_key)s
     union all
     select r.run_key from agent_runs r join tree on r.parent_key = tree.run_key
 )
-select a.*, '{}'::json as args, case when a.result is not null then 'null'::json end as result,
+select a.key, a.tool, a.status, a.created_at, a.run_key, a.position, a.thread_id,
+       a.idempotency_key, a.domain_key, a.generation, a.effect, a.key_ttl,
+       a.requested_digest, a.effective_digest, a.claim_token, a.claimed_by, a.attempt_at,
+       a.lease_until, a.tries, a.dispatched_at, a.done_at, a.outcome, a.effect_possible,
+       a.parked_at, a.parked_reason, a.duplicate_of, a.codec_version, a.decided_by,
+       a.decided_at, a.failures, a.sent_until, a.looking_up, a.in_progress, a.settled_at,
+       a.notified_version, a.compensator, a.undoes, a.undone_by, a.reopened_at, a.relayed,
+       a.state_changes, a.undoes_domain_key, a.clocks_apart, a.live_undo_of, a.adopted_at,
+       '{}'::json as args, case when a.result is not null then 'null'::json end as result,
        clock_timestamp() as now
   from agent_actions a join tree using (run_key)
  where a.compensator is not null or a.undoes is not null
@@ -69,7 +78,14 @@ with recursive tree as (
 ), own as (
     select a.key from agent_actions a join tree using (run_key)
 )
-select a.*,
+select a.key, a.tool, a.status, a.created_at, a.run_key, a.position, a.thread_id,
+       a.idempotency_key, a.domain_key, a.generation, a.effect, a.key_ttl,
+       a.requested_digest, a.effective_digest, a.claim_token, a.claimed_by, a.attempt_at,
+       a.lease_until, a.tries, a.dispatched_at, a.done_at, a.outcome, a.effect_possible,
+       a.parked_at, a.parked_reason, a.duplicate_of, a.codec_version, a.decided_by,
+       a.decided_at, a.failures, a.sent_until, a.looking_up, a.in_progress, a.settled_at,
+       a.notified_version, a.compensator, a.undoes, a.undone_by, a.reopened_at, a.relayed,
+       a.state_changes, a.undoes_domain_key, a.clocks_apart, a.live_undo_of, a.adopted_at, a.args,
        case when a.undoes is not null and a.outcome = 'error' then a.result
             when a.result is not null then 'null'::json end as result,
        clock_timestamp() as now
