@@ -8,7 +8,6 @@ file in the working directory and the folders above it, and takes no other user'
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -31,6 +30,7 @@ from temporalio.runtime import (
 from .canonical import scrub
 from .database_url import check_database_url
 from .errors import ConfigurationError
+from .logs import core_logger
 from .private_files import read_trusted, write_private
 
 DATA_DIR: Final = ".commitline"
@@ -217,7 +217,7 @@ def core_runtime(metrics_address: str = "") -> Runtime:
     Raises:
         ConfigurationError: The metrics cannot be served there.
     """
-    core = LogForwardingConfig(logger=logging.getLogger("temporalio.core"))
+    core = LogForwardingConfig(logger=core_logger())
     logs = replace(LoggingConfig.default, forwarding=core)
     try:
         metrics = PrometheusConfig(bind_address=metrics_address) if metrics_address else None

@@ -80,6 +80,11 @@ def configure_logging(*, level: int = logging.INFO) -> None:
     )
 
 
+def core_logger() -> logging.Logger:
+    """Return the logger of the SDK's core, which forwards to it what it would print by itself."""
+    return logging.getLogger("temporalio.core")
+
+
 def _on_one_line(
     _logger: object, _method: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
