@@ -39,7 +39,8 @@ class Processor:
         children = psutil.Process().children(recursive=True)
         [self._temporal] = [one for one in children if one.cmdline()[1:3] == SERVER]
         with psycopg.connect(stack.database_url) as connection:
-            self._postgres = psutil.Process(connection.info.backend_pid).parent()
+            backend = psutil.Process(connection.info.backend_pid)
+        self._postgres: Any = backend.parent()
 
     def now(self) -> ProcessorTime:
         """Return what was used until now."""

@@ -59,18 +59,25 @@ def _ended(call: IsolatedCall) -> Outcome | ToolFailure:
     """Make the call and return how it ended."""
     try:
         tool = call.find_tool()
+    except Exception as err:
+        return _not_attempted(err)
+    try:
         copy = tool.copy_of(call.given_state)
         bound = tool.bind(call.args, call.tool_context, copy)
     except ArgumentsChanged as err:  # nothing was called, and another try would not be either
         return tool.failure(err)
-    except Exception as err:  # nothing was called
-        return ToolFailure(FailureKind.NOT_ATTEMPTED, type(err).__name__, error_text(err))
+    except Exception as err:
+        return _not_attempted(err)
     try:
         ended: Any = tool.finished(tool.fn(**bound), copy)
         outcome: Outcome = ended if isinstance(ended, Outcome) else asyncio.run(ended)
     except BaseException as err:
         return tool.failure(err)
     return outcome
+
+
+def _not_attempted(err: Exception) -> ToolFailure:
+    return ToolFailure(FailureKind.NOT_ATTEMPTED, type(err).__name__, error_text(err))
 
 
 if __name__ == "__main__":

@@ -80,10 +80,9 @@ class Undoing:
 
     async def _request(self, step: DueUndo) -> ActionRequest | None:
         tool = TOOLS[step.action.tool]
-        if step.at is None:
-            lookup_only = tool.parks_unknown or step.action.effect is Effect.LOOKUP
-            if step.parked and lookup_only and not tool.can_look_up:
-                return None
+        lookup_only = tool.parks_unknown or step.action.effect is Effect.LOOKUP
+        if step.at is None and step.parked and lookup_only and not tool.can_look_up:
+            return None
         if step.parked:
             reopen = self._actor.ledger.undo.reopen(step.reopens)
             if not await self._actor.do("reopen for undo", step.reopens, reopen):
