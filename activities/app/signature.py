@@ -10,9 +10,9 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 
@@ -23,6 +23,11 @@ from .ordered_sets import serializer_of
 from .state import State
 from .state_model import check_state_model
 from .tool_context import ToolContext
+from .unwritten_fields import check_written
+from .validation import explain
+
+_FROM_VALIDATORS: Final = frozenset({"value_error", "assertion_error"})
+"""The kinds of pydantic's errors that a validator of the application raised."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +129,8 @@ def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
         if '"writeOnly"' in dumps(model.model_json_schema()):
             # pydantic's SecretStr would be stored, and handed to the tool, as asterisks.
             raise DefinitionError(f"the tool {name!r} has a secret parameter: not supported yet")
+        check_written(model.__pydantic_core_schema__, f"the tool {name!r}")
+        _check_defaults(name, model)
         model.__pydantic_validator__ = (
             validator_of(model.__pydantic_core_schema__) or model.__pydantic_validator__
         )
@@ -133,6 +140,36 @@ def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
     except (PydanticUserError, TypeError) as err:
         raise DefinitionError(f"the tool {name!r} has a parameter without JSON: {err}") from err
     return model
+
+
+def _check_defaults(name: str, model: type[BaseModel]) -> None:
+    """Refuse a default that the parameter's own type refuses: no call without it could be made."""
+    for field in model.model_fields.values():
+        if refusal := _refusal_of_default(field):
+            raise DefinitionError(
+                f"the tool {name!r} has a default that does not fit its parameter's type: "
+                f"{explain(refusal, whole=field.alias or '')}; one that may be None has that in "
+                "its type (int | None = None)"
+            ) from refusal
+
+
+def _refusal_of_default(field: FieldInfo) -> ValidationError | None:
+    """Return why a type refuses its default for good; None if it does not.
+
+    No factory is called, and what a validator of the application says may change until the call.
+    """
+    if field.is_required() or field.default_factory is not None:
+        return None
+    kind: Any = field.annotation
+    for constraint in field.metadata:
+        kind = Annotated[kind, constraint]
+    try:
+        TypeAdapter(kind).validate_python(field.get_default())
+    except ValidationError as err:
+        return err if {one["type"] for one in err.errors()} - _FROM_VALIDATORS else None
+    except Exception:  # a validator may raise anything
+        return None
+    return None
 
 
 def _field(annotation: Any, parameter: inspect.Parameter) -> tuple[Any, Any]:

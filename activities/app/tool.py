@@ -23,6 +23,7 @@ from ...ledger.action_records import Effect, Outcome
 from ...ledger.result_codec import encode_result
 from ..contract.conversation import ToolDefinition
 from ..contract.deadlines import Deadline
+from .same_values import are_same
 from .state import State
 from .state_copy import GivenState, StateCopy
 from .tool_context import ToolContext
@@ -152,7 +153,9 @@ class Tool:
             given = self.arguments.model_validate_json(dumps(requested))
             text = _written(given)
             read = self.arguments.model_validate_json(text)
-            survives = read == given and digest(parse(_written(read))) == digest(parse(text))
+            survives = are_same(read, given) and digest(parse(_written(read))) == digest(
+                parse(text)
+            )
         except ActionError:
             raise
         except Exception as err:  # a validator may raise anything
@@ -281,7 +284,8 @@ class Tool:
 
 
 def _written(arguments: BaseModel) -> str:
-    return dumps(arguments.model_dump(mode="json"))
+    # Without what is computed: as the type reads it again.
+    return dumps(arguments.model_dump(mode="json", round_trip=True))
 
 
 def _differing(before: dict[str, Json], today: dict[str, Json]) -> str:

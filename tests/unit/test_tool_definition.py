@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -12,7 +13,15 @@ from itertools import count
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, BaseModel, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SecretStr,
+    computed_field,
+)
 
 from commitline import Agent, App, Effect, ScriptedModel, State, Tool, ToolContext, tool
 from commitline.activities.contract.deadlines import RunLimits
@@ -523,3 +532,84 @@ def test_what_is_no_function_is_refused_by_name(given: Any) -> None:
 def test_a_method_does_not_run_in_a_process_of_its_own() -> None:
     with pytest.raises(DefinitionError, match="is a method"):
         tool(effect=Effect.AT_MOST_ONCE, isolation="process")(Desk().pay)
+
+
+class Parcel(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    grams: int
+    _label: object = PrivateAttr(default_factory=object)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def kilograms(self) -> float:
+        return self.grams / 1000
+
+
+def test_what_a_model_computes_or_keeps_to_itself_is_no_argument() -> None:
+    @tool(effect=Effect.AT_MOST_ONCE)
+    def ship(parcels: list[Parcel], by: dict[str, Parcel]) -> None: ...
+
+    effective = ship.effective({"parcels": [{"grams": 1500}], "by": {"air": {"grams": 2}}})
+
+    assert effective == '{"parcels":[{"grams":1500}],"by":{"air":{"grams":2}}}'
+    (found,) = ship.bind(effective, CONTEXT)["parcels"]
+    assert found.kilograms == 1.5
+
+
+class Sealed(BaseModel):
+    note: str = Field("none", exclude=True)
+
+
+@dataclass
+class SealedBox:
+    note: Annotated[str, Field(exclude=True)] = "none"
+
+
+@pytest.mark.parametrize(
+    ("annotation", "why"),
+    [
+        (Sealed, "has the field 'note' with exclude=True"),
+        (list[SealedBox] | None, "has the field 'note' with exclude=True"),
+        (Annotated[int, Field(exclude=True)], "has the field 'given' with exclude=True"),
+        (BaseModel, "has a BaseModel"),
+        (dict[str, BaseModel], "has a BaseModel"),
+    ],
+)
+def test_a_parameter_that_would_not_be_stored_is_refused(annotation: Any, why: str) -> None:
+    with pytest.raises(DefinitionError, match=f"{why}.* would be lost"):
+        tool(effect=Effect.AT_MOST_ONCE)(taking(annotation))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "default", "why"),
+    [
+        (int, None, "given: Input should be a valid integer; one that may be None"),
+        (Annotated[str, Field(max_length=2)], "none", "given: String should have at most 2"),
+        (Line, {"count": 1}, "sku: Field required"),
+    ],
+)
+def test_a_default_that_its_type_refuses_is_refused(
+    annotation: Any, default: Any, why: str
+) -> None:
+    def pay(given: Any = default) -> None: ...
+
+    pay.__annotations__["given"] = annotation
+    with pytest.raises(DefinitionError, match=why):
+        tool(effect=Effect.AT_MOST_ONCE)(pay)
+
+
+def test_what_an_applications_validator_says_of_a_default_may_change_until_the_call() -> None:
+    known: set[str] = set()
+
+    def check(sku: str) -> str:
+        if sku not in known:
+            raise ValueError("no such sku")
+        return sku
+
+    def pay(sku: Any = "book") -> None: ...
+
+    pay.__annotations__["sku"] = Annotated[str, AfterValidator(check)]
+    sold = tool(effect=Effect.AT_MOST_ONCE)(pay)
+    known.add("book")
+
+    assert sold.effective({}) == '{"sku":"book"}'

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, PlainSerializer
 
 from commitline import App, Effect, Tool, tool
 from commitline.activities.contract.conversation import Completion, ToolCall
@@ -23,7 +23,7 @@ STRICT = {"now": False}
 
 
 class Parcel(BaseModel):
-    note: str = Field("none", exclude=True)
+    note: Annotated[str, PlainSerializer(str.upper)]
 
 
 class Abrupt(BaseException):
