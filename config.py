@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import (
@@ -26,6 +27,7 @@ from temporalio.runtime import (
     Runtime,
     TelemetryConfig,
 )
+from temporalio.service import RPCError, RPCStatusCode
 
 from .canonical import scrub
 from .database_url import check_database_url
@@ -203,6 +205,26 @@ async def connect_temporal(*, runtime: Runtime | None = None) -> Client:
         refused = "ConnectionRefused" in str(err)
         reason = "connection refused" if refused else str(err).partition("\n")[0][:200]
         raise ConfigurationError(f"no Temporal server at {address}: {reason}") from err
+
+
+async def check_namespace(client: Client) -> None:
+    """Ask the server for the client's namespace. To connect says nothing of it.
+
+    Raises:
+        ConfigurationError: The server has none of that name, or does not show it.
+    """
+    at = f"Temporal at {client.service_client.config.target_host}"
+    try:
+        await client.workflow_service.describe_namespace(
+            DescribeNamespaceRequest(namespace=client.namespace), retry=True
+        )
+    except RPCError as err:
+        missing = err.status is RPCStatusCode.NOT_FOUND
+        raise ConfigurationError(
+            f"{at} has no namespace {client.namespace!r}"
+            if missing
+            else f"{at} does not show the namespace {client.namespace!r}: {scrub(err.message)}"
+        ) from err
 
 
 def core_runtime(metrics_address: str = "") -> Runtime:

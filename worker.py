@@ -53,7 +53,7 @@ from .activities.runs.settlement import SettlementActivities
 from .activities.runs.sub_agents import SubAgentActivities
 from .activities.runs.turn import TurnActivities
 from .activities.runs.undo import UndoActivities
-from .config import Settings, connect_temporal, core_runtime
+from .config import Settings, check_namespace, connect_temporal, core_runtime
 from .errors import CommitlineError, ConfigurationError
 from .ledger import ActionLedger, check_schema, commits_at_risk, ledger_pool, migrate
 from .logs import Log, configure_logging
@@ -91,7 +91,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     """Run a worker for ``module:attribute`` until SIGTERM or SIGINT.
 
     Raises:
-        ConfigurationError: No such app, no database, no Temporal server.
+        ConfigurationError: No such app, no database, no Temporal server, no such namespace.
         SchemaMismatch: The database needs `commitline migrate` first.
     """
     settings = Settings.load()
@@ -103,6 +103,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     if risks := await commits_at_risk(database_url):
         log.warning("ledger.commits_at_risk", risks=risks)
     client = await connect_temporal(runtime=core_runtime(settings.metrics_address))
+    await check_namespace(client)
     asyncio.get_running_loop().set_default_executor(UnawaitedThreads())
     async with ledger_pool(
         database_url, size=settings.pool_size, prepared_statements=settings.prepared_statements

@@ -163,6 +163,25 @@ def test_no_command_repeats_the_address_of_the_database(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", [("worker", SHOP), ("relay", "run"), ("stop", "support-4821")])
+def test_a_namespace_that_does_not_exist_is_named_in_one_sentence(
+    command: tuple[str, ...], devstack: DevStack, database_url: str, folder: Path
+) -> None:
+    failed = commitline(
+        *command,
+        cwd=folder,
+        TEMPORAL_ADDRESS=devstack.temporal_address,
+        TEMPORAL_NAMESPACE="nope",
+        COMMITLINE_DATABASE_URL=database_url,
+    )
+
+    said = f"commitline: Temporal at {devstack.temporal_address} has no namespace 'nope'"
+    assert failed.returncode == 1
+    assert said in failed.stderr.splitlines()
+    assert "worker.started" not in failed.stderr
+    assert "Traceback" not in failed.stderr
+
+
 def test_doctor_without_servers_says_how_to_get_them_and_fails(folder: Path) -> None:
     looked = commitline("doctor", "--json", cwd=folder, TEMPORAL_ADDRESS="127.0.0.1:1")
 
