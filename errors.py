@@ -224,7 +224,10 @@ class LedgerUnavailable(LedgerError):
 
 
 class SchemaMismatch(LedgerError):
-    """The database's schema is older than this code needs, or is not this code's at all."""
+    """The database's schema is older than this code needs, or is not this code's at all.
+
+    Or the database is not in UTF-8.
+    """
 
     code = "CL207"
     remedy = "Run `commitline migrate` with the newest version that uses this database."

@@ -21,6 +21,7 @@ async def commits_at_risk(database_url: str) -> Sequence[str]:
 
     Raises:
         LedgerUnavailable: The database cannot be reached.
+        SchemaMismatch: It is not in UTF-8.
     """
     async with await connect_once(database_url) as connection:
         try:

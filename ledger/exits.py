@@ -23,6 +23,7 @@ async def keys_without_exit(database_url: str, *, limit: int) -> Sequence[Action
 
     Raises:
         LedgerUnavailable: The database cannot be reached.
+        SchemaMismatch: It is not in UTF-8.
     """
     async with await connect_once(database_url) as connection:
         try:

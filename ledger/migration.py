@@ -78,7 +78,8 @@ async def migrate(
         tell: Told after each try who holds the migration back.
 
     Raises:
-        SchemaMismatch: It was made by other migrations than this code's; nothing was changed.
+        SchemaMismatch: It was made by other migrations than this code's, or is not in UTF-8;
+            nothing was changed.
         MigrationHeldBack: Others held the tables all the time; nothing was changed.
         ConfigurationError: Its address cannot be read.
         LedgerUnavailable: The database cannot be reached.
@@ -169,7 +170,8 @@ async def check_schema(database_url: str) -> int:
     """Return the database's schema version, if this code can work with it.
 
     Raises:
-        SchemaMismatch: It is older than this code's, or was made by other migrations.
+        SchemaMismatch: It is older than this code's, was made by other migrations, or is not in
+            UTF-8.
         LedgerUnavailable: The database cannot be reached.
     """
     known = migrations()

@@ -25,13 +25,21 @@ from psycopg.types.string import TextLoader
 from psycopg_pool import AsyncConnectionPool
 
 from ..database_url import check_database_url
-from ..errors import LedgerUnavailable
+from ..errors import LedgerUnavailable, SchemaMismatch
 
 _CONNECT_TIMEOUT: Final = {"connect_timeout": 5}
 """Seconds. The driver's own two minutes keep the pool from trying another server meanwhile."""
 
+_CLIENT_ENCODING: Final = "utf8"
+"""Whatever a role, a database or the environment says: texts are of every language."""
+
 PREPARE_AFTER: Final = 5
 """Executions of a statement in one session, after which it is prepared; psycopg's default."""
+
+_HOW_TO_HAVE_UTF8: Final = (
+    "Make one in UTF-8 (`create database … encoding 'UTF8' template template0`), and name it in "
+    "COMMITLINE_DATABASE_URL."
+)
 
 Connection: TypeAlias = AsyncConnection[DictRow]
 Pool: TypeAlias = AsyncConnectionPool[Connection]
@@ -65,6 +73,7 @@ def ledger_pool(
         reconnect_timeout=1.0,
         kwargs={
             **timeouts,
+            "client_encoding": _CLIENT_ENCODING,
             "autocommit": True,
             "row_factory": dict_row,
             "prepare_threshold": None,  # until `_configure` has looked
@@ -91,13 +100,23 @@ async def connect_once(database_url: str) -> AsyncConnection[TupleRow]:
 
     Raises:
         LedgerUnavailable: The database cannot be reached.
+        SchemaMismatch: The database is not in UTF-8.
         ConfigurationError: The URL cannot be used.
     """
     check_database_url(database_url)
     try:
-        connection = await AsyncConnection.connect(database_url, connect_timeout=10)
+        connection = await AsyncConnection.connect(
+            database_url, connect_timeout=10, client_encoding=_CLIENT_ENCODING
+        )
     except psycopg.OperationalError as err:
         raise LedgerUnavailable(f"no database: {err}") from err
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding not in ("UTF8", None):  # None: a pooler has not passed it on
+        await connection.close()
+        raise SchemaMismatch(
+            f"the database is in {encoding}, which does not hold every text; nothing was changed",
+            remedy=_HOW_TO_HAVE_UTF8,
+        )
     # Whatever the database's default is: who has waited for the lock of the migrations must see
     # what was applied meanwhile.
     await connection.set_isolation_level(IsolationLevel.READ_COMMITTED)

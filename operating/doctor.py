@@ -133,7 +133,7 @@ async def _commits() -> Check:
     url = Settings.load().database_url
     try:
         risks = await commits_at_risk(url) if url else None
-    except LedgerUnavailable:
+    except (LedgerUnavailable, SchemaMismatch):
         risks = None
     if risks is None:
         return Check("commits", "missing", "no database to look at", needed=False)
@@ -147,7 +147,7 @@ async def _actions() -> Check:
     url = Settings.load().database_url
     try:
         found = await keys_without_exit(url, limit=_NAMED) if url else None
-    except LedgerUnavailable:
+    except (LedgerUnavailable, SchemaMismatch):
         found = None
     if found is None:
         return Check("actions", "missing", "no ledger to look at", needed=False)

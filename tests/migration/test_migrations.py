@@ -49,6 +49,7 @@ from commitline.ledger import (
     Thread,
     Turn,
     check_schema,
+    commits_at_risk,
     ledger_pool,
     migrate,
 )
@@ -773,6 +774,39 @@ async def test_an_older_database_is_refused(database_url: str) -> None:
     assert refused.value.message == (
         f"the database has schema {VERSIONS[-1] - 1}, this code needs {VERSIONS[-1]}"
     )
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_a_database_that_is_not_in_utf8_is_refused_by_name(
+    devstack: DevStack, encoding: str
+) -> None:
+    name = f"encoded_{uuid.uuid4().hex}"
+    url = urlsplit(devstack.database_url)._replace(path=f"/{name}").geturl()
+    made = sql.SQL("create database {} encoding {} template template0 locale 'C'")
+    with psycopg.connect(devstack.database_url, autocommit=True) as connection:
+        connection.execute(made.format(sql.Identifier(name), sql.Literal(encoding)))
+
+        for looks in (migrate(url), check_schema(url), commits_at_risk(url)):
+            with pytest.raises(SchemaMismatch, match=f"the database is in {encoding}") as refused:
+                await looks
+            assert "encoding 'UTF8' template template0" in refused.value.remedy
+
+        connection.execute(sql.SQL("drop database {}").format(sql.Identifier(name)))
+
+
+async def test_whatever_encoding_a_database_has_for_its_clients_every_text_is_kept(
+    empty_url: str,
+) -> None:
+    name = sql.Identifier(urlsplit(empty_url).path[1:])
+    with psycopg.connect(empty_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("alter database {} set client_encoding = 'LATIN1'").format(name))
+    await migrate(empty_url)
+
+    async with ledger_pool(empty_url, size=1) as pool, pool.connection() as connection:
+        cursor = await connection.execute("select %s::text as text", ("заказ №1",))
+        found = await cursor.fetchone()
+
+    assert found == {"text": "заказ №1"}
 
 
 async def test_a_newer_database_is_worked_with_and_left_as_it_is(database_url: str) -> None:
