@@ -117,22 +117,39 @@ def _jsonable(value: Any, adapter: TypeAdapter[Any] | None) -> Any:
     if adapter is None:
         return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
     try:
-        declared = adapter.dump_python(value, mode="json", warnings="none")
-        if not _is_wider(value, _classes_of(adapter)):
-            return declared
-        wide = adapter.dump_python(value, mode="json", warnings="none", serialize_as_any=True)
-        return _with_what_is_left_out(declared, wide)
+        return written_whole(value, adapter)
     except (PydanticSerializationError, UnicodeDecodeError):
         # Bytes that are no text: the same value, its bytes as base64.
         return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="constants")
 
 
-def _is_wider(value: Any, declared: frozenset[type]) -> bool:
+def written_whole(value: Any, adapter: TypeAdapter[Any], *, round_trip: bool = False) -> Any:
+    """Return a value as JSON data: as its declared type writes it, and what that would leave out.
+
+    Args:
+        value: Fits the type, or nearly so.
+        adapter: Of the declared type. Keep it: what is found of it is kept by it.
+        round_trip: Without what is computed.
+    """
+    declared = adapter.dump_python(value, mode="json", warnings="none", round_trip=round_trip)
+    if not is_wider(value, adapter):
+        return declared
+    wide = adapter.dump_python(
+        value, mode="json", warnings="none", round_trip=round_trip, serialize_as_any=True
+    )
+    return _with_what_is_left_out(declared, wide)
+
+
+def is_wider(value: Any, adapter: TypeAdapter[Any]) -> bool:
     """Whether a value has a model or a dataclass in it that the declared type does not name.
 
     A subclass of the declared one: by the declared type pydantic would write its own fields only,
     and of ``-> BaseModel`` none.
     """
+    return _is_wider(value, _classes_of(adapter))
+
+
+def _is_wider(value: Any, declared: frozenset[type]) -> bool:
     is_model = isinstance(value, BaseModel) or is_dataclass(value)
     if is_model and type(value) not in declared:
         return True

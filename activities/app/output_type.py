@@ -19,6 +19,7 @@ from ...errors import DefinitionError
 from ..contract.conversation import Completion, ToolCall
 from ..contract.final_result import FINAL_RESULT
 from .merging_keys import validator_of
+from .unwritten_fields import check_written
 from .validation import explain
 
 _WRAPPED: Final = "value"
@@ -34,7 +35,7 @@ class OutputType:
         kind: A pydantic model, a dataclass, a TypedDict, or any type that pydantic can check.
 
     Raises:
-        DefinitionError: pydantic cannot check it, or it has no JSON schema.
+        DefinitionError: pydantic cannot check it, it has no JSON schema, or not all is written.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -46,6 +47,7 @@ class OutputType:
             )
         except (PydanticSchemaGenerationError, PydanticUserError, NameError) as err:
             raise DefinitionError(f"output_type {kind!r} cannot be used: {err}") from err
+        check_written(self._adapter.core_schema, f"output_type {kind!r}")
         # A tool's arguments are an object, so any other value is wrapped in one. The schema of a
         # type that holds itself is a reference, and providers want to see an object at the top.
         whole = _referred(schema)

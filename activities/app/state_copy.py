@@ -12,7 +12,7 @@ from ...ledger.result_codec import error_text
 from ..contract.sizes import MAX_STATE
 from ..contract.state_changes import Changes
 from .state import State
-from .state_model import field_adapter, read_state, reducer_of, written
+from .state_model import check_whole, field_adapter, read_state, reducer_of, written
 from .validation import explain
 
 
@@ -71,6 +71,7 @@ class StateCopy:
             given, left = getattr(self._given, at), getattr(self.value, at)
             if canonical(value) == canonical(before[at]) or _same_set(given, left):
                 continue
+            check_whole(self.value, at)
             reducer = reducer_of(self._model, at)
             if reducer is None:
                 changes.set[at] = value
@@ -79,7 +80,8 @@ class StateCopy:
                 changed = reducer.changed(given, left)
             except Exception as err:
                 raise ValueError(f"{at}: {error_text(err)}") from err
-            changes.combine[at] = field_adapter(self._model, at).dump_python(changed, mode="json")
+            adapter = field_adapter(self._model, at)
+            changes.combine[at] = adapter.dump_python(changed, mode="json", round_trip=True)
         return changes
 
 

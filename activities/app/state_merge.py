@@ -75,4 +75,4 @@ def _combined(
             raise StateUnusable(f"{at} has no reducer any more")
         adapter = field_adapter(model, at)
         combined = reducer.combine(getattr(current, at), adapter.validate_json(dumps(change)))
-        yield at, adapter.dump_python(combined, mode="json", warnings=False)
+        yield at, adapter.dump_python(combined, mode="json", round_trip=True, warnings=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
@@ -10,7 +11,9 @@ from pydantic.errors import PydanticUserError
 
 from ...canonical import Json, dumps, parse
 from ...errors import DefinitionError, StateUnusable, UnrepresentableValue
+from ...ledger.result_codec import is_wider, written_whole
 from .state import Reducer, State
+from .unwritten_fields import check_written
 from .validation import explain
 
 S = TypeVar("S", bound=State)
@@ -20,7 +23,8 @@ def check_state_model(model: Any, whose: str) -> None:
     """Refuse a state model that cannot work.
 
     Raises:
-        DefinitionError: It is none, or a field has no default, an alias or no JSON form.
+        DefinitionError: It is none, or a field has no default, an alias or no JSON form, or is
+            not written.
     """
     if not (isinstance(model, type) and issubclass(model, State)):
         raise DefinitionError(f"{whose} has the state {model!r}: derive it from commitline.State")
@@ -33,6 +37,7 @@ def check_state_model(model: Any, whose: str) -> None:
         if sum(isinstance(one, Reducer) for one in found.metadata) > 1:
             raise DefinitionError(f"{whose}: the field {at!r} of {name} has two reducers")
     try:
+        check_written(model.__pydantic_core_schema__, f"{whose}: {name}")
         load(model, written(model()))
     except (ValueError, TypeError, UnrepresentableValue, PydanticUserError) as err:
         raise DefinitionError(f"{whose}: {name} does not survive being stored: {err}") from err
@@ -72,6 +77,27 @@ def written(value: State) -> dict[str, Json]:
     """Return a state as JSON data by field, also where a value does not fit its type yet."""
     data = value.model_dump(mode="json", round_trip=True, warnings=False)
     return {at: data[at] for at in type(value).model_fields if at in data}
+
+
+def check_whole(value: State, at: str) -> None:
+    """Refuse a field's value that would be read again as less than it is: as its declared class.
+
+    Raises:
+        StateUnusable: It has an object of a subclass in it, with fields of its own.
+    """
+    adapter = _adapter_of(type(value))
+    if not is_wider(getattr(value, at), adapter):
+        return
+    if written_whole(value, adapter, round_trip=True)[at] != written(value)[at]:
+        raise StateUnusable(
+            f"{at}: it has an object with fields that the field's type does not have, and they "
+            "would be lost; name its class in the type"
+        )
+
+
+@cache
+def _adapter_of(model: type[State]) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
 
 
 def field_adapter(model: type[State], at: str) -> TypeAdapter[Any]:

@@ -182,6 +182,16 @@ def test_a_type_that_cannot_be_checked_or_described_is_refused_when_it_is_define
         OutputType(kind)
 
 
+class Sealed(BaseModel):
+    note: str = Field("", exclude=True)
+
+
+@pytest.mark.parametrize("kind", [BaseModel, list[BaseModel], Sealed, dict[str, Sealed]])
+def test_a_type_of_which_not_all_would_be_recorded_is_refused(kind: Any) -> None:
+    with pytest.raises(DefinitionError, match="would be lost"):
+        OutputType(kind)
+
+
 def test_the_model_hands_its_output_in_by_a_tool_with_that_schema() -> None:
     schema = OutputType(Order).schema
     tool = output_tool(schema)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, computed_field, field_validator
 
 from commitline import Agent, Effect, Reducer, ScriptedModel, State, tool
 from commitline.activities.app.state_copy import GivenState, StateCopy
@@ -118,6 +118,35 @@ def test_changes_that_cannot_be_kept_say_why_and_fail_nothing(change: Any, why: 
     assert dropped.combine == {}
 
 
+class GiftLine(Line):
+    message: str
+
+
+class SameLine(Line):
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def label(self) -> str:
+        return f"{self.count} x {self.sku}"
+
+
+def test_the_fields_of_a_subclass_are_not_lost_without_a_word() -> None:
+    made = copy({"lines": [{"sku": "a"}]})
+    order(made).lines.append(GiftLine(sku="b", message="hi"))
+    order(made).address = "A"
+
+    dropped = changes_of(made)
+
+    assert "lines: it has an object with fields" in dropped.dropped
+    assert dropped.set == {}
+
+
+def test_a_subclass_without_fields_of_its_own_changes_the_state() -> None:
+    made = copy({"lines": [{"sku": "a"}]})
+    order(made).lines.append(SameLine(sku="b"))
+
+    assert changes_of(made).set == {"lines": [{"sku": "a", "count": 1}, {"sku": "b", "count": 1}]}
+
+
 def test_changes_of_different_fields_survive_and_an_untouched_field_overwrites_nothing() -> None:
     state = {"address": "old", "due": "2026-01-01", "another agent's": [1]}
 
@@ -141,6 +170,25 @@ def test_a_field_with_a_reducer_is_combined_in_the_order_of_the_calls() -> None:
     assert (found.state["cents"], found.state["highest"]) == (6, 9)
     assert sorted(found.state["tags"]) == ["x", "z"]
     assert found.conflicts == []
+
+
+class Sealed(SameLine):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Sealing(State):
+    lines: Annotated[list[Sealed], Reducer(operator.add)] = Field(default_factory=list)
+
+
+def test_what_a_model_computes_is_no_part_of_a_combined_field() -> None:
+    made = StateCopy(Sealing, GivenState("{}"))
+    assert isinstance(made.value, Sealing)
+    made.value.lines.append(Sealed(sku="a"))
+
+    found = merge(Sealing, {}, [CallChanges("0.0", changes_of(made))])
+
+    assert found.dropped == []
+    assert found.state == {"lines": [{"sku": "a", "count": 1}]}
 
 
 def test_two_values_for_one_field_are_reported_and_the_later_call_stands() -> None:
@@ -241,7 +289,17 @@ class NotStored(State):
     thing: Any = object()
 
 
-@pytest.mark.parametrize("model", [Required, Aliased, TwoReducers, NotStored, Line, 7])
+class Excluded(State):
+    note: str = Field("", exclude=True)
+
+
+class Unnamed(State):
+    lines: list[BaseModel] = Field(default_factory=list)
+
+
+@pytest.mark.parametrize(
+    "model", [Required, Aliased, TwoReducers, NotStored, Excluded, Unnamed, Line, 7]
+)
 def test_a_state_model_that_cannot_work_is_refused(model: Any) -> None:
     with pytest.raises(DefinitionError, match="agent 'a'"):
         Agent("a", ScriptedModel("m", []), "", state=model)
