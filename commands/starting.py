@@ -96,7 +96,7 @@ def run(
     from ..operating.actions import print_unknown
     from ..operating.command_client import open_client
     from ..operating.dev_servers import ui_link
-    from ..operating.runs import follow
+    from ..operating.runs import follow, print_answer
 
     async def work() -> None:
         async with await open_client() as client:
@@ -111,7 +111,7 @@ def run(
             unknown = [one for one in await handle.actions() if one.state == "unknown"]
             if json:
                 return console.print_data(shown | vars(result) | {"unknown": len(unknown)})
-            console.OUT.print(console.text(result.output), soft_wrap=True)
+            print_answer(result)
             for one in unknown:
                 print_unknown(one)
             return None

@@ -79,7 +79,7 @@ def send(
     result = asyncio.run(work())
     if json:
         return console.print_data(asdict(result))
-    return console.OUT.print(console.text(result.output), soft_wrap=True)
+    return runs.print_answer(result)
 
 
 @app.command("delete")

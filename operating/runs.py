@@ -21,7 +21,7 @@ from ..ledger import ActionLedger, Run
 from ..shown import one_line
 from ..workflows import AGENT_RUN, PLAN_RUN, RunResult
 from ..workflows.progress import Progress
-from .console import age, line, moment, print_facts, state_text
+from .console import ERR, OUT, age, line, moment, print_facts, state_text, text
 from .decisions import call_name
 from .listing import Listing
 from .run_names import RUNS_AT_MOST, newest_named
@@ -203,6 +203,13 @@ async def follow(run: RunHandle, console: Console) -> RunResult:
     result = asyncio.ensure_future(run.result())
     await _show_until(result, run, console)
     return result.result()
+
+
+def print_answer(result: RunResult) -> None:
+    """Print an answer, and to stderr why it may not be a whole one."""
+    OUT.print(text(result.output), soft_wrap=True)
+    if result.finish_reason not in ("stop", "tool_calls"):
+        ERR.print(f"No whole answer; why the model stopped: {result.finish_reason}.")
 
 
 async def _show_until(

@@ -129,7 +129,7 @@ class AgentTurns:
         usable = len(completion.calls) > len(problems)
         self.unusable = 0 if usable else self.unusable + 1
         if not usable:
-            self.problem = scrub(problems[0], limit=300) if problems else "no output was given"
+            self.problem = scrub(problems[0], limit=300) if problems else _no_output(completion)
         if not completion.calls:
             self.new_messages.append(Message.user(OUTPUT_REQUEST))
             return
@@ -219,6 +219,13 @@ class AgentTurns:
     def _show(self, state: str) -> None:
         self._progress.state = state
         workflow.set_current_details(self._progress.markdown())
+
+
+def _no_output(completion: Completion) -> str:
+    """Say why a message has no output, in the words of a model that refused to give one."""
+    if completion.finish_reason != "refusal":
+        return f"no output was given ({completion.finish_reason})"
+    return f"no output was given; the model refused: {scrub(completion.text, limit=300)}"
 
 
 def _from_now(seconds: float) -> float:

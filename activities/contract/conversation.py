@@ -14,7 +14,9 @@ from pydantic import TypeAdapter
 
 T = TypeVar("T")
 OutcomeStatus = Literal["ok", "error", "unknown"]
-FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "other"]
+FinishReason = Literal[
+    "stop", "tool_calls", "length", "content_filter", "refusal", "empty", "other"
+]
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Completion:
     calls: list[ToolCall] = field(default_factory=list)
     """In the order of the message."""
     finish_reason: FinishReason = "stop"
-    """Why the model stopped; ``length``: at its output limit."""
+    """Why the model stopped; see `RunResult`."""
     usage: Usage = field(default_factory=Usage)
     """Tokens of the request that it answers."""
     provider_state: Any = None
@@ -87,7 +89,10 @@ class RunResult:
     steps: int
     """Model turns that it took."""
     finish_reason: FinishReason = "stop"
-    """``length``: the last text was cut off at the model's output limit."""
+    """Why the model stopped. A text is a whole answer only with ``stop``.
+    ``length``: it was cut off at the model's output limit. ``content_filter``: the provider
+    withheld the rest, or all. ``refusal``: the model refused, and the output is what it said.
+    ``empty``: it said nothing. ``other``: the provider gave no reason that is known."""
     usage: Usage = field(default_factory=Usage)
     """Tokens of all of the run's model requests so far."""
 

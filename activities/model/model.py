@@ -12,12 +12,24 @@ from typing import Final, Protocol, runtime_checkable
 
 from ...canonical import dumps, parse, scrub
 from ...errors import UnrepresentableValue
-from ..contract.conversation import Completion, Message, ToolCall, ToolDefinition
+from ..contract.conversation import (
+    Completion,
+    FinishReason,
+    Message,
+    ToolCall,
+    ToolDefinition,
+)
 
 MAX_ARGUMENTS: Final = 256 * 1024
 """Bytes of one call's arguments as ASCII JSON. Temporal wedges a workflow task at 2 MiB."""
 MAX_CALLS: Final = 500
 """Calls of one message. Over 2,000 pending activities wedge a workflow task for ever."""
+_CUT_OFF: Final[dict[FinishReason, str]] = {
+    "length": "the message was cut off at the model's output limit, so none of it was run",
+    "content_filter": "the provider withheld a part of the message, so none of it was run",
+    "refusal": "the message is a refusal, so none of it was run",
+}
+"""Why no call is run of a message that may be a part of one."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +72,14 @@ def examine(completion: Completion) -> Completion:
     """Return the completion with each call marked that must not be run, and why not.
 
     Nothing is repaired: half a list of commands is a valid list of other commands. If the
-    completion was cut off, no call of it is run, also none that looks complete.
+    completion was cut off, by whatever, no call of it is run, also none that looks complete.
+
+    A completion without text and calls is told as ``empty``.
 
     The provider's state holds the arguments a second time. If they are too large, it is dropped,
     and the adapter sends back the text and the calls as they stand here.
     """
-    cut_off = completion.finish_reason == "length"
+    cut_off = _CUT_OFF.get(completion.finish_reason)
     calls = [
         _examine_call(call, cut_off=cut_off, excess=index >= MAX_CALLS)
         for index, call in enumerate(completion.calls)
@@ -75,15 +89,18 @@ def examine(completion: Completion) -> Completion:
         for given, call in zip(completion.calls, calls, strict=True)
     )
     state = None if too_large else completion.provider_state
-    return replace(completion, calls=calls, provider_state=state)
+    reason = completion.finish_reason
+    if reason in ("stop", "tool_calls") and not calls and not completion.text.strip():
+        reason = "empty"
+    return replace(completion, calls=calls, provider_state=state, finish_reason=reason)
 
 
-def _examine_call(call: ToolCall, *, cut_off: bool, excess: bool) -> ToolCall:
+def _examine_call(call: ToolCall, *, cut_off: str | None, excess: bool) -> ToolCall:
     problem: str | None = None
     if excess:
         problem = f"a message may hold {MAX_CALLS} calls at most"
-    elif cut_off:
-        problem = "the message was cut off at the model's output limit, so none of it was run"
+    elif cut_off is not None:
+        problem = cut_off
     else:
         try:
             arguments = parse(call.arguments or "{}")

@@ -65,6 +65,7 @@ async def commit_turn(threads: ThreadLedger, turn: RecordTurn) -> TurnResult:
             step=turn.step,
             version=committed.version,
             calls=len(completion.calls),
+            finish_reason=completion.finish_reason,
             input_tokens=completion.usage.input_tokens,
             output_tokens=completion.usage.output_tokens,
         )

@@ -281,6 +281,71 @@ async def test_an_empty_answer_is_a_completion_and_is_left_out_of_the_next_reque
     assert [m["role"] for m in server.requests[1]["messages"]] == ["system", "user", "user"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "text", "reason"),
+    [
+        ({"message": {"content": "Done."}}, "Done.", "stop"),
+        ({"message": {"content": ""}}, "", "empty"),
+        ({"message": {"content": None}}, "", "empty"),
+        ({"message": {"content": " \n"}}, " \n", "empty"),
+        ({"message": {"content": "It was"}, "finish_reason": "length"}, "It was", "length"),
+        ({"message": {}, "finish_reason": "content_filter"}, "", "content_filter"),
+        ({"message": {"refusal": "I cannot do that."}}, "I cannot do that.", "refusal"),
+    ],
+    ids=["answer", "empty", "null", "blank", "cut off", "filtered", "refused"],
+)
+async def test_an_answer_that_is_none_is_told_apart_and_its_text_kept(
+    monkeypatch: pytest.MonkeyPatch, answer: Answer, text: str, reason: str
+) -> None:
+    (completion,), _ = await _complete(monkeypatch, [answer], _request(HELLO))
+
+    told = examine(completion)
+
+    assert (told.text, told.finish_reason) == (text, reason)
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+async def test_what_a_model_says_as_it_refuses_is_kept_whatever_the_provider(provider: str) -> None:
+    bodies = {"openai": _REFUSED_BY_OPENAI, "anthropic": _REFUSED_BY_ANTHROPIC}
+    with OpenAIServer([{"status": 200, "body": bodies[provider]}]) as server:
+        async with _native(provider, server) as native:
+            told = examine(await PydanticAIModel(native).complete(_request(HELLO)))
+
+    assert (told.text, told.finish_reason) == ("I cannot do that.", "refusal")
+
+
+_REFUSED_BY_OPENAI: Answer = {
+    "id": "resp_1",
+    "object": "response",
+    "created_at": 1_750_000_000,
+    "model": "gpt-test",
+    "status": "completed",
+    "parallel_tool_calls": True,
+    "tool_choice": "auto",
+    "tools": [],
+    "output": [
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "status": "completed",
+            "content": [{"type": "refusal", "refusal": "I cannot do that."}],
+        }
+    ],
+}
+_REFUSED_BY_ANTHROPIC: Answer = {
+    "id": "msg_1",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-test",
+    "content": [],
+    "stop_reason": "refusal",
+    "stop_details": {"type": "refusal", "category": None, "explanation": "I cannot do that."},
+    "stop_sequence": None,
+    "usage": {"input_tokens": 11, "output_tokens": 0},
+}
+
+
 async def test_lone_surrogates_are_replaced_on_the_wire_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -142,21 +142,28 @@ def test_the_providers_state_outlives_what_is_merely_wrong() -> None:
     assert examined.provider_state == {"signature": "s"}
 
 
-def test_a_cut_off_message_voids_every_call_in_it_whole_looking_ones_too() -> None:
+@pytest.mark.parametrize(
+    ("finish_reason", "why"),
+    [
+        ("length", "the message was cut off at the model's output limit, so none of it was run"),
+        ("content_filter", "the provider withheld a part of the message, so none of it was run"),
+        ("refusal", "the message is a refusal, so none of it was run"),
+    ],
+)
+def test_a_cut_off_message_voids_every_call_in_it_whole_looking_ones_too(
+    finish_reason: FinishReason, why: str
+) -> None:
     answer = Completion(
         calls=[
             ToolCall(id="call_1", name="charge_card", arguments='{"amount": 5}'),
             ToolCall(id="call_2", name="charge_card", arguments='{"amo'),
         ],
-        finish_reason="length",
+        finish_reason=finish_reason,
     )
 
     examined = examine(answer)
 
-    assert [call.problem for call in examined.calls] == [
-        "the message was cut off at the model's output limit, so none of it was run",
-        "the message was cut off at the model's output limit, so none of it was run",
-    ]
+    assert [call.problem for call in examined.calls] == [why, why]
 
 
 def test_one_bad_call_does_not_void_its_siblings() -> None:

@@ -8,10 +8,11 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from commitline.activities.contract.conversation import FinishReason, RunResult
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import QueuedAction, UndoReport
 from commitline.ledger.undo_rules import ActionFate, Fate
-from commitline.operating import actions, relay
+from commitline.operating import actions, relay, runs
 from commitline.operating.console import OUT
 from commitline.operating.doctor import Check, print_checks
 from commitline.operating.undo import print_undo_report
@@ -68,6 +69,22 @@ def test_an_undo_says_what_there_is_to_do_and_no_more(
 
     shown = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in shown] == told
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("stop", ""),
+        ("tool_calls", ""),
+        ("refusal", "No whole answer; why the model stopped: refusal.\n"),
+    ],
+)
+def test_an_answer_that_is_none_is_printed_with_the_reason_beside_it(
+    capsys: pytest.CaptureFixture[str], reason: FinishReason, told: str
+) -> None:
+    runs.print_answer(RunResult("I cannot do that.", 1, reason))
+
+    assert tuple(capsys.readouterr()) == ("I cannot do that.\n", told)
 
 
 def test_what_waits_behind_another_is_not_called_untaken(

@@ -247,10 +247,21 @@ async def test_the_next_request_holds_what_the_calls_returned(bench: Bench) -> N
     assert seen == [['"h\\u00e9llo"']]
 
 
-async def test_a_cut_off_last_text_is_told_as_such(bench: Bench) -> None:
-    ran = await bench.run(one_agent([], [say("It was a dark and", finish_reason="length")]))
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (say("It was a dark and", finish_reason="length"), "length"),
+        (say("I cannot do that.", finish_reason="refusal"), "refusal"),
+        (say(""), "empty"),
+    ],
+    ids=["cut off", "refused", "empty"],
+)
+async def test_a_last_text_that_is_no_whole_answer_is_told_as_such(
+    bench: Bench, answer: Completion, reason: str
+) -> None:
+    ran = await bench.run(one_agent([], [answer]))
 
-    assert (ran.result.output, ran.result.finish_reason) == ("It was a dark and", "length")
+    assert (ran.result.output, ran.result.finish_reason) == (answer.text, reason)
 
 
 async def test_a_reset_to_the_start_repeats_no_call_and_reads_the_same_messages(

@@ -355,6 +355,16 @@ async def test_a_model_whose_messages_are_always_cut_off_fails_the_run_clearly(
     assert (actions, CALLED) == ([], {})
 
 
+async def test_a_model_that_refuses_to_give_an_output_fails_the_run_in_its_own_words(
+    bench: Bench,
+) -> None:
+    refusal = say("I cannot do that.", finish_reason="refusal")
+    app, _ = app_of(Order, [refusal] * 2, unusable_tries=2)
+
+    with pytest.raises(OutputUnusable, match=r"the model refused: I cannot do that\."):
+        await ended(bench, app)
+
+
 async def test_an_output_that_was_cut_off_is_not_taken_though_it_looks_whole(
     bench: Bench,
 ) -> None:
