@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg.rows import DictRow, TupleRow, dict_row, scalar_row
-from psycopg.types.string import TextLoader
+from psycopg.types.string import TextBinaryLoader, TextLoader
 from psycopg_pool import AsyncConnectionPool
 
 from ..database_url import check_database_url
@@ -84,6 +84,7 @@ def ledger_pool(
 
 async def _configure(connection: Connection, *, prepared: bool | None) -> None:
     connection.adapters.register_loader("json", TextLoader)
+    connection.adapters.register_loader("json", TextBinaryLoader)
     if prepared or (prepared is None and await _is_direct(connection)):
         connection.prepare_threshold = PREPARE_AFTER
 

@@ -5,6 +5,9 @@ a model works. It opens its own transaction, or is a single statement in autocom
 a transient failure (a cut connection, a deadlock, a restart) is repeated until the deadline, so
 every call must be safe to repeat. What Postgres can never take is `Unstorable` at once, and every
 other error that it answers with is `StatementRefused`: no error of the driver leaves a call.
+
+Results come in Postgres's binary format. How values are written as text depends on settings of the
+database and the role (DateStyle, …), and psycopg cannot read each form.
 """
 
 from __future__ import annotations
@@ -155,13 +158,13 @@ def _reason(last: Exception | None) -> str:
 
 async def execute(connection: Connection, query: str, **parameters: Any) -> bool:
     """Execute a named query; return whether it changed or found a row."""
-    cursor = await connection.execute(QUERIES[query], parameters)
+    cursor = await connection.execute(QUERIES[query], parameters, binary=True)
     return cursor.rowcount > 0
 
 
 async def fetch(connection: Connection, record: type[T], query: str, **parameters: Any) -> T | None:
     """Execute a named query and return its first row as a record, if it has one."""
-    cursor = connection.cursor(row_factory=record_row(record))
+    cursor = connection.cursor(row_factory=record_row(record), binary=True)
     await cursor.execute(QUERIES[query], parameters)
     return await cursor.fetchone()
 
@@ -177,7 +180,7 @@ async def fetch_all(
     connection: Connection, record: type[T], query: str, **parameters: Any
 ) -> Sequence[T]:
     """Execute a named query and return its rows as records."""
-    cursor = connection.cursor(row_factory=record_row(record))
+    cursor = connection.cursor(row_factory=record_row(record), binary=True)
     await cursor.execute(QUERIES[query], parameters)
     return await cursor.fetchall()
 
@@ -190,20 +193,20 @@ async def fetch_list(
     Postgres may plan a prepared statement once for all values. Such a plan of a list goes through
     all of its rows, also where a run is named.
     """
-    cursor = connection.cursor(row_factory=record_row(record))
+    cursor = connection.cursor(row_factory=record_row(record), binary=True)
     await cursor.execute(QUERIES[query], parameters, prepare=False)
     return await cursor.fetchall()
 
 
 async def fetch_row(connection: Connection, query: str, **parameters: Any) -> Row | None:
     """Execute a named query whose rows are no record; return the first one, if there is one."""
-    cursor = await connection.execute(QUERIES[query], parameters)
+    cursor = await connection.execute(QUERIES[query], parameters, binary=True)
     return await cursor.fetchone()
 
 
 async def fetch_rows(connection: Connection, query: str, **parameters: Any) -> Sequence[Row]:
     """Execute a named query whose rows are no record; return them all."""
-    cursor = await connection.execute(QUERIES[query], parameters)
+    cursor = await connection.execute(QUERIES[query], parameters, binary=True)
     return await cursor.fetchall()
 
 
@@ -218,6 +221,6 @@ async def fetch_each(
     async with connection.pipeline():
         cursors = []
         for factory, name, given in queries:
-            cursor = connection.cursor(row_factory=factory)
+            cursor = connection.cursor(row_factory=factory, binary=True)
             cursors.append(await cursor.execute(QUERIES[name], given))
         return [await cursor.fetchall() for cursor in cursors]

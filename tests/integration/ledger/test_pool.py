@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
 
 import psycopg
@@ -39,6 +40,18 @@ KEY_DATA = re.compile(rb"(K\0\0\0\x0c)....", re.DOTALL)
 
 def action(position: str = "0.0", *, domain_key: str | None = None) -> ActionRequest:
     return action_request(RUN, position, tool="charge_card", domain_key=domain_key)
+
+
+UNUSUAL = {
+    "datestyle": "German, DMY",
+    "intervalstyle": "sql_standard",
+    "timezone": "Asia/Kathmandu",
+    "client_encoding": "latin1",
+    "bytea_output": "escape",
+    "extra_float_digits": "-10",
+    "standard_conforming_strings": "off",
+}
+"""How a database may write values by default, besides ISO and UTF-8."""
 
 
 class Observer:
@@ -353,6 +366,39 @@ async def test_nothing_depends_on_a_session_so_that_a_pooler_may_change_it_at_ev
         for _ in range(3):
             assert await memory_of(pool) == []
     assert await observer.ask("select 1 from pg_locks where locktype = 'advisory'") == []
+
+
+async def test_how_a_database_writes_values_by_default_changes_nothing(database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        of = sql.Identifier(connection.info.dbname)
+        for name, value in UNUSUAL.items():
+            setting = sql.SQL("alter database {} set {} = {}")
+            connection.execute(setting.format(of, sql.Identifier(name), value))
+
+    async with ledger_pool(database_url, size=1) as pool:
+        ledger = ActionLedger(pool)
+        await whole_life(ledger, 0)
+        request = replace(action("9.0", domain_key="заказ"), key_ttl=timedelta(days=40, seconds=1))
+        claim = await dispatched(ledger, request, attempt(9))
+        await ledger.record(claim, Outcome.ok('"Ж \\\\ 0.1"'))
+        found = await ledger.get(request.key)
+        run = await ledger.runs.get(RUN)
+        async with pool.connection() as own:
+            told = await (await own.execute("show datestyle")).fetchall()
+    migrated = await migrate(database_url)
+
+    assert told == [{"DateStyle": "German, DMY"}]
+    assert found is not None
+    assert (found.domain_key, found.result, found.key_ttl) == (
+        "заказ",
+        '"Ж \\\\ 0.1"',
+        request.key_ttl,
+    )
+    assert found.attempt_at == attempt(9).started_at
+    assert abs(found.created_at - datetime.now(UTC)) < timedelta(minutes=5)
+    assert run is not None
+    assert run.created_at <= found.created_at
+    assert migrated == []
 
 
 async def test_statements_are_prepared_where_a_connection_goes_straight_to_postgres(
