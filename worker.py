@@ -55,7 +55,14 @@ from .activities.runs.turn import TurnActivities
 from .activities.runs.undo import UndoActivities
 from .config import Settings, check_namespace, connect_temporal, core_runtime
 from .errors import CommitlineError, ConfigurationError
-from .ledger import ActionLedger, check_schema, commits_at_risk, ledger_pool, migrate
+from .ledger import (
+    ActionLedger,
+    check_schema,
+    commits_at_risk,
+    ledger_pool,
+    migrate,
+    missing_grants,
+)
 from .logs import Log, configure_logging
 from .process import UnawaitedThreads, leave, on_stop_signal
 from .redaction import redacting
@@ -93,6 +100,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     Raises:
         ConfigurationError: No such app, no database, no Temporal server, no such namespace.
         SchemaMismatch: The database needs `commitline migrate` first.
+        StatementRefused: The role may not read which schema the database has.
     """
     settings = Settings.load()
     database_url = settings.require_database()
@@ -100,6 +108,8 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     if migrate_first:
         await migrate(database_url, tell=lambda by: log.warning("migration.held_back", by=by))
     await check_schema(database_url)
+    if grants := await missing_grants(database_url):
+        log.error("ledger.grants_missing", grants=grants)
     if risks := await commits_at_risk(database_url):
         log.warning("ledger.commits_at_risk", risks=risks)
     client = await connect_temporal(runtime=core_runtime(settings.metrics_address))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from .durability import commits_at_risk
     from .exits import keys_without_exit
+    from .grants import missing_grants
     from .migration import check_schema, migrate
     from .notifications import listen
     from .outbox import intend
@@ -94,6 +95,7 @@ __all__ = [
     "ledger_pool",
     "listen",
     "migrate",
+    "missing_grants",
 ]
 
 _HOMES = {
@@ -143,6 +145,7 @@ _HOMES = {
     "ledger_pool": ".pool",
     "listen": ".notifications",
     "migrate": ".migration",
+    "missing_grants": ".grants",
 }
 
 

@@ -31,7 +31,7 @@ from psycopg import errors as pg
 from psycopg.rows import TupleRow
 
 from ..canonical import scrub
-from ..errors import LedgerUnavailable, MigrationHeldBack, SchemaMismatch
+from ..errors import LedgerUnavailable, MigrationHeldBack, SchemaMismatch, StatementRefused
 from .pool import connect_once
 from .sql import QUERIES, Migration, migrations
 
@@ -172,6 +172,7 @@ async def check_schema(database_url: str) -> int:
     Raises:
         SchemaMismatch: It is older than this code's, was made by other migrations, or is not in
             UTF-8.
+        StatementRefused: The role may not read which one it has.
         LedgerUnavailable: The database cannot be reached.
     """
     known = migrations()
@@ -199,5 +200,8 @@ def _check_names(applied: dict[int, str], known: Sequence[Migration]) -> None:
 
 
 async def _applied(connection: AsyncConnection[TupleRow]) -> dict[int, str]:
-    cursor = await connection.execute("select version, name from agent_schema_migrations")
+    try:
+        cursor = await connection.execute("select version, name from agent_schema_migrations")
+    except pg.InsufficientPrivilege as err:
+        raise StatementRefused(f"Postgres refuses a statement: {err.diag.message_primary}") from err
     return dict(await cursor.fetchall())

@@ -19,8 +19,8 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..config import Settings, connect_temporal
-from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch
-from ..ledger import check_schema, commits_at_risk, keys_without_exit
+from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch, StatementRefused
+from ..ledger import check_schema, commits_at_risk, keys_without_exit, missing_grants
 from .console import line, state_text
 
 CheckState = Literal["ok", "missing", "wrong"]
@@ -120,12 +120,16 @@ async def _database() -> Check:
         )
     try:
         schema = await check_schema(settings.database_url)
-    except SchemaMismatch as err:
+        grants = await missing_grants(settings.database_url)
+    except (SchemaMismatch, StatementRefused) as err:
         return Check("database", "wrong", err.message, err.remedy)
     except LedgerUnavailable as err:
         found = " ".join(err.message.split())
         remedy = "start Postgres, or correct COMMITLINE_DATABASE_URL"
         return Check("database", "wrong", found, remedy)
+    if grants:
+        found = f"the role has no right to {'; '.join(grants)}"
+        return Check("database", "wrong", found, "have the tables' owner grant it")
     return Check("database", "ok", f"answers, schema {schema}")
 
 

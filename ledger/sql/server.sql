@@ -22,3 +22,13 @@ select a.pid, a.usename, a.application_name, a.state,
   from unnest(pg_blocking_pids(%(pid)s)) as b (pid)
   join pg_stat_activity a on a.pid = b.pid
  order by a.xact_start nulls last, a.pid;
+
+-- missing_grants: what the role may not do of what it needs, by table. A grant on some columns counts
+-- as one, and so does a role that it inherits. What is not there is another matter.
+select w.name, string_agg(w.command, ', ' order by w.command) as commands
+  from unnest(%(tables)s::text[], %(commands)s::text[]) as w (name, command)
+  join lateral (select to_regclass(w.name) as id) t on t.id is not null
+ where not case w.command when 'delete' then has_table_privilege(t.id, w.command)
+                          else has_any_column_privilege(t.id, w.command) end
+ group by w.name
+ order by w.name;

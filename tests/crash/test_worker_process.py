@@ -18,6 +18,7 @@ import pytest
 import commitline
 from commitline.client import AgentClient
 from commitline.tests.crash.stage import APPS, SHOP, Aftermath, Played, Scene, Script, Stage, until
+from commitline.tests.integration.database import limited_role
 
 REPOSITORY: Final = Path(commitline.__file__).parent
 CHARGE: Final = ("order-4821-charge", '{"order_id": "4821", "amount_cents": 4900}')
@@ -111,17 +112,23 @@ def test_what_a_tool_returns_when_its_worker_is_told_to_go_proves_nothing(
 # --- at its start
 
 
-async def test_a_worker_names_what_may_lose_commits_and_starts_all_the_same(scene: Scene) -> None:
-    with scene.worker("services:till") as worker:
+async def test_a_worker_names_what_may_lose_commits_and_what_it_may_not_do_and_starts_all_the_same(
+    scene: Scene,
+) -> None:
+    with (
+        limited_role(scene.settings.database_url, "insert on agent_questions") as url,
+        scene.worker("services:till", COMMITLINE_DATABASE_URL=url) as worker,
+    ):
         await until(lambda: _logged(scene, "worker.started"))
         await asyncio.to_thread(worker.terminate)
 
-    (warned,) = [
-        line for line in scene.log.read_text().splitlines() if "ledger.commits_at_risk" in line
-    ]
+    lines = scene.log.read_text().splitlines()
+    (warned,) = [line for line in lines if "ledger.commits_at_risk" in line]
+    (lacks,) = [line for line in lines if "ledger.grants_missing" in line]
     # The Postgres of the tests does not wait for its disk.
     assert "fsync is off" in warned
     assert "full_page_writes is off" in warned
+    assert "insert on agent_questions" in lacks
 
 
 async def _logged(scene: Scene, event: str) -> bool:

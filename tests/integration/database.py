@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import uuid
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, LiteralString
 
+import psycopg
 from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL, Identifier
 
 from commitline.ledger.pool import Pool
 
@@ -55,6 +58,26 @@ async def until_blocked(pool: Pool, sessions: int = 1) -> None:
     while (found := await blocked(pool)) < sessions:
         assert time.monotonic() < deadline, f"{found} sessions wait for a lock, not {sessions}"
         await asyncio.sleep(0.01)
+
+
+@contextmanager
+def limited_role(url: str, *revoked: LiteralString) -> Iterator[str]:
+    """Name the same database for a role of its own, without these rights (``insert on …``)."""
+    name = f"limited_{uuid.uuid4().hex}"
+    with psycopg.connect(url, autocommit=True) as owner:
+
+        def of_role(statement: LiteralString) -> None:
+            owner.execute(SQL(statement).format(Identifier(name)))
+
+        of_role("create role {} login")
+        of_role("grant select, insert, update, delete on all tables in schema public to {}")
+        for right in revoked:
+            of_role(f"revoke {right} from {{}}")
+        try:
+            yield make_conninfo(url, user=name)
+        finally:
+            of_role("drop owned by {}")
+            of_role("drop role {}")
 
 
 def with_default_isolation(url: str, level: str) -> str:

@@ -28,6 +28,7 @@ from commitline.operating.doctor import Check, examine, healthy
 from commitline.testing.processes import ProviderProcess
 from commitline.tests import builders
 from commitline.tests.builders import action_request, attempt, open_run
+from commitline.tests.integration.database import limited_role
 
 COMMAND = [sys.executable, "-m", "commitline.cli"]
 SHOP = "commitline.examples.shop.app:app"
@@ -215,6 +216,25 @@ async def test_doctor_is_content_with_two_servers(
     assert found["commits"].state == "wrong"
     assert "fsync is off" in found["commits"].found
     assert found["actions"].state == "ok"
+
+
+async def test_doctor_names_what_the_role_may_not_do(
+    devstack: DevStack, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = devstack.temporal_address
+    lacks = ("insert, update on agent_questions", "select on agent_runs")
+    with limited_role(database_url, *lacks) as url:
+        one = await checked(monkeypatch, TEMPORAL_ADDRESS=address, COMMITLINE_DATABASE_URL=url)
+    with limited_role(database_url) as url:
+        none = await checked(monkeypatch, TEMPORAL_ADDRESS=address, COMMITLINE_DATABASE_URL=url)
+    with limited_role(database_url, "all on agent_schema_migrations") as url:
+        schema = await checked(monkeypatch, TEMPORAL_ADDRESS=address, COMMITLINE_DATABASE_URL=url)
+
+    assert not healthy(list(one.values()))
+    assert one["database"].found == f"the role has no right to {'; '.join(lacks)}"
+    assert (none["database"].state, none["database"].remedy) == ("ok", "")
+    assert schema["database"].state == "wrong"
+    assert "denied for table agent_schema_migrations" in schema["database"].found
 
 
 async def test_doctor_tells_an_old_schema_and_an_unknown_namespace(
