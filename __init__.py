@@ -23,10 +23,11 @@ if TYPE_CHECKING:
         tool,
     )
     from .activities.contract.conversation import Completion, ToolCall, Usage
-    from .activities.model import Model, ModelRequest, PydanticAIModel, ScriptedModel
+    from .activities.model import Model, ModelRequest, PydanticAIModel, ScriptedModel, TrimmingModel
     from .client import AgentClient
     from .errors import (
         CommitlineError,
+        ContextWindowExceeded,
         ModelRejected,
         ModelUnavailable,
         NotAttempted,
@@ -50,6 +51,7 @@ __all__ = [
     "App",
     "CommitlineError",
     "Completion",
+    "ContextWindowExceeded",
     "Effect",
     "Intervention",
     "Model",
@@ -75,6 +77,7 @@ __all__ = [
     "ToolCall",
     "ToolContext",
     "ToolRefused",
+    "TrimmingModel",
     "Usage",
     "intend",
     "result_of",
@@ -90,6 +93,7 @@ _HOMES = {
     "App": ".activities.app",
     "CommitlineError": ".errors",
     "Completion": ".activities.contract.conversation",
+    "ContextWindowExceeded": ".errors",
     "Effect": ".ledger",
     "Intervention": ".handles.intervention",
     "Model": ".activities.model",
@@ -116,6 +120,7 @@ _HOMES = {
     "ToolCall": ".activities.contract.conversation",
     "ToolContext": ".activities.app",
     "ToolRefused": ".errors",
+    "TrimmingModel": ".activities.model",
     "Usage": ".activities.contract.conversation",
     "intend": ".ledger",
     "result_of": ".activities.app",

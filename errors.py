@@ -50,6 +50,7 @@
     ├── ModelError
     │   ├── ModelUnavailable        CL401  worth another try
     │   └── ModelRejected           CL402  final
+    │       └── ContextWindowExceeded   CL403  the conversation is too long for the model
     └── RunError
         ├── RunFailed               CL501  the run ended without an answer
         ├── MaxStepsExceeded        CL502  the run used up its model turns
@@ -540,6 +541,19 @@ class ModelRejected(ModelError):
 
     code = "CL402"
     remedy = "Correct the model's name, the credentials or the request."
+
+
+class ContextWindowExceeded(ModelRejected):
+    """The conversation, with its instructions and tools, is too long for the model.
+
+    A model of your own raises it too, so that a `TrimmingModel` around it sends less.
+    """
+
+    code = "CL403"
+    remedy = (
+        "What was done stands. Wrap the model in a `TrimmingModel`, name a model with a larger "
+        "window, or begin another conversation."
+    )
 
 
 class RunError(CommitlineError):

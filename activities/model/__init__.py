@@ -3,5 +3,6 @@
 from .model import Model, ModelRequest
 from .pydantic_ai_model import PydanticAIModel
 from .scripted_model import ScriptedModel
+from .trimming_model import TrimmingModel
 
-__all__ = ["Model", "ModelRequest", "PydanticAIModel", "ScriptedModel"]
+__all__ = ["Model", "ModelRequest", "PydanticAIModel", "ScriptedModel", "TrimmingModel"]

@@ -63,7 +63,8 @@ class Model(Protocol):
 
         Raises:
             ModelUnavailable: Worth another try (408, 409, 429, 5xx, connection, time-out).
-            ModelRejected: Final (any other 4xx, a request that cannot be built).
+            ModelRejected: Final (any other 4xx, a request that cannot be built);
+                `ContextWindowExceeded` if the conversation is too long.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ...canonical import scrub
-from ...errors import ModelError, ModelRejected, ModelUnavailable
+from ...errors import ContextWindowExceeded, ModelError, ModelRejected, ModelUnavailable
 from ...redaction import redact
 from ..contract.retry_rules import ERROR_STATUSES, RETRYABLE_STATUSES, requested_delay
 
@@ -27,7 +27,12 @@ def model_error(err: Exception, name: str) -> ModelError:
             message = f"{name}: {status} is no status code of an HTTP error: {told}"
     if unavailable:
         return ModelUnavailable(message, retry_after=_retry_after(err))
-    return ModelRejected(message)
+    return ContextWindowExceeded(message) if _is_too_long(err) else ModelRejected(message)
+
+
+def _is_too_long(err: Exception) -> bool:
+    """Whether a conversation was refused as too long; by name, as older releases lack the class."""
+    return any(base.__name__ == "ModelContextWindowExceededError" for base in type(err).__mro__)
 
 
 def _status(err: Exception) -> int | None:

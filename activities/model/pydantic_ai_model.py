@@ -71,6 +71,7 @@ class PydanticAIModel:
         Raises:
             ModelUnavailable: HTTP 408, 409, 429 or 5xx, no connection, a time-out, or an answer
                 that is not of the provider's protocol.
+            ContextWindowExceeded: The conversation is too long for the model.
             ModelRejected: Any other status, a request or a client that cannot be built.
             ConfigurationError: The provider's own package is not installed.
         """

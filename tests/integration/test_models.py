@@ -19,7 +19,7 @@ from pydantic_ai.models import Model as WireModel
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.google import GoogleProvider
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -36,8 +36,15 @@ from commitline.activities.model import pydantic_ai_model
 from commitline.activities.model.model import Model, ModelRequest, examine
 from commitline.activities.model.pydantic_ai_model import PydanticAIModel, resolve_model
 from commitline.activities.model.scripted_model import ScriptedModel, call, say
+from commitline.activities.model.trimming_model import LEFT_OUT, TrimmingModel
 from commitline.canonical import dumps, parse
-from commitline.errors import ConfigurationError, ModelError, ModelRejected, ModelUnavailable
+from commitline.errors import (
+    ConfigurationError,
+    ContextWindowExceeded,
+    ModelError,
+    ModelRejected,
+    ModelUnavailable,
+)
 from commitline.testing.openai_server import Answer, OpenAIServer, tool_call
 
 CHARGE = ToolDefinition(
@@ -344,6 +351,85 @@ _REFUSED_BY_ANTHROPIC: Answer = {
     "stop_sequence": None,
     "usage": {"input_tokens": 11, "output_tokens": 0},
 }
+
+
+_OPENAI_TOO_LONG = {"message": "Too long.", "code": "context_length_exceeded"}
+_VLLM_TOO_LONG = {"message": "This model's maximum context length is 8 tokens.", "code": 400}
+_ANTHROPIC_TOO_LONG = {
+    "type": "invalid_request_error",
+    "message": "prompt is too long: 9 tokens > 8 maximum",
+}
+_GOOGLE_TOO_LONG = {
+    "code": 400,
+    "status": "INVALID_ARGUMENT",
+    "message": "The input token count (9) exceeds the maximum number of tokens allowed (8).",
+}
+
+
+@pytest.mark.parametrize(
+    ("provider", "error"),
+    [
+        ("openai", _OPENAI_TOO_LONG),
+        ("openai", _VLLM_TOO_LONG),
+        ("anthropic", _ANTHROPIC_TOO_LONG),
+        ("google", _GOOGLE_TOO_LONG),
+    ],
+    ids=["openai", "vllm", "anthropic", "google"],
+)
+async def test_a_conversation_that_is_too_long_is_told_from_other_refusals(
+    provider: str, error: dict[str, Any]
+) -> None:
+    with OpenAIServer([{"status": 400, "body": {"type": "error", "error": error}}]) as server:
+        async with _native(provider, server) as native:
+            with pytest.raises(ContextWindowExceeded, match="CL403"):
+                await PydanticAIModel(native).complete(_request(HELLO))
+
+
+async def test_a_trimming_model_sends_the_newer_half_until_it_fits() -> None:
+    turns = [call(("charge_card", {"amount": at})) for at in range(8)]
+    said = [
+        message
+        for at, turn in enumerate(turns)
+        for message in (
+            Message.user(f"Charge {at}."),
+            Message.assistant(turn),
+            Message.tool([_result(0, '"charged"')]),
+        )
+    ]
+    too_long: Answer = {"status": 400, "body": {"error": _OPENAI_TOO_LONG}}
+    script: list[Answer] = [too_long, too_long, {"message": {"content": "Done."}}]
+    with OpenAIServer(script, call_ids="[a-zA-Z0-9_-]{1,64}") as server:
+        provider = OpenAIProvider(base_url=server.base_url, api_key="none")
+        async with OpenAIChatModel("gpt-test", provider=provider) as native:
+            model = TrimmingModel(PydanticAIModel(native))
+            answer = await model.complete(_request(*said))
+
+    assert answer.text == "Done."
+    roles = [[one["role"] for one in sent["messages"]] for sent in server.requests]
+    exchange = ["user", "assistant", "tool"]
+    assert roles == [
+        ["system", *exchange * 8],
+        ["system", *exchange * 4],
+        ["system", *exchange * 2],
+    ]
+    assert server.requests[2]["messages"][1]["content"] == "Charge 6."
+    assert [LEFT_OUT in sent["messages"][0]["content"] for sent in server.requests] == [
+        *(False, True, True),
+    ]
+    assert len(said) == 24
+
+
+async def test_a_trimming_model_whose_last_exchange_is_too_long_says_so() -> None:
+    too_long: Answer = {"status": 400, "body": {"error": _OPENAI_TOO_LONG}}
+    said = Message.assistant(call(("charge_card", {"amount": 5})))
+    with OpenAIServer([too_long] * 9) as server:
+        async with _native("openai", server) as native:
+            with pytest.raises(ContextWindowExceeded):
+                await TrimmingModel(PydanticAIModel(native)).complete(
+                    _request(HELLO, Message.user("Well?"), said, Message.tool([_result(0, "1")]))
+                )
+
+    assert len(server.requests) == 2
 
 
 async def test_lone_surrogates_are_replaced_on_the_wire_only(

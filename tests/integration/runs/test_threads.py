@@ -18,9 +18,11 @@ from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.encoding import pack
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import ScriptedModel, call, say
+from commitline.activities.model.trimming_model import TrimmingModel
 from commitline.client import AgentClient
 from commitline.errors import (
     ConfigurationError,
+    ContextWindowExceeded,
     InvalidRunId,
     MaxStepsExceeded,
     ModelRejected,
@@ -499,6 +501,31 @@ async def test_a_model_that_rejects_fails_its_sender_only(bench: Bench, signals:
 
     assert reply.output == "re: hello"
     assert outline(messages) == [(1, "user", "hello"), (1, "assistant", "re: hello")]
+
+
+async def test_a_conversation_that_outgrows_its_model_fails_by_name_or_goes_on_trimmed(
+    bench: Bench,
+) -> None:
+    def narrow(request: ModelRequest) -> Completion:
+        if len(request.messages) > 2:
+            raise ContextWindowExceeded("two messages are too many")
+        return echo(request)
+
+    plain, trimming = fresh_id("thread"), fresh_id("thread")
+    agents = [
+        Agent("plain", Says(narrow, "plain"), "Do it."),
+        Agent("trimming", TrimmingModel(Says(narrow, "trimmed")), "Do it."),
+    ]
+    async with bench.serving(App(agents)) as client:
+        await within(client.send(plain, "one", agent="plain"))
+        with pytest.raises(ContextWindowExceeded, match="CL403"):
+            await within(client.send(plain, "two"))
+        for text in ("one", "two"):
+            last_reply = await within(client.send(trimming, text, agent="trimming"))
+        messages = await client.thread(trimming).messages()
+
+    assert last_reply.output == "re: two"
+    assert [one.text for one in messages] == ["one", "re: one", "two", "re: two"]
 
 
 async def test_a_request_whose_model_failed_goes_on_when_it_is_sent_again(bench: Bench) -> None:
