@@ -188,7 +188,7 @@ async def test_a_conversation_whose_tool_was_removed_fails_its_sender_and_goes_o
         sender.cancel()
         run = client.thread(thread).run
         await client.close()
-        signals.release.set()
+    signals.release.set()
     await asyncio.wait({sender}, timeout=0.1)
 
     async with bench.serving(app_of(wait, answer=answer)) as client:
