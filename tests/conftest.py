@@ -23,6 +23,7 @@ _TESTS: Final = Path(__file__).parent
 _LONGEST_FIRST: Final[Sequence[str]] = (
     "crash/test_soak.py",
     "integration/test_fuzz.py",
+    "integration/runs/test_forgotten_runs.py",
     "integration/runs/test_deadlines.py",
     "integration/runs/test_long_runs.py",
     "integration/test_cli.py",
@@ -31,6 +32,8 @@ _LONGEST_FIRST: Final[Sequence[str]] = (
     "crash/test_replay_of_plans.py",
     "integration/runs/test_reset_and_fork.py",
     "crash/test_demo.py",
+    "crash/test_sub_agents_crash.py",
+    "integration/test_cli_operators.py",
     "integration/test_cli_threads.py",
     "crash/test_ledger_away.py",
     "integration/ledger/test_threads_property.py",

@@ -97,6 +97,7 @@ async def _progress(run: RunHandle) -> Progress | None:
     return (await run.status()).progress
 
 
+@pytest.mark.slow
 async def test_ten_conversations_of_fifty_turns_share_a_pool_of_four_connections(
     bench: Bench,
 ) -> None:
