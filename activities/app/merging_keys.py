@@ -7,12 +7,11 @@ with the same key twice is refused for the same reason (`canonical.parse`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from pydantic_core import SchemaValidator, core_schema
 
-_NO_SCHEMAS: Final = frozenset({"default", "expected", "metadata", "serialization"})
-"""What a schema has that is none, whatever it looks like."""
+from .core_schemas import rewritten
 
 
 def validator_of(schema: Any) -> SchemaValidator | None:
@@ -20,23 +19,17 @@ def validator_of(schema: Any) -> SchemaValidator | None:
 
     None where no dictionary is read, and so the one that pydantic made will do.
     """
-    checked = _checked(schema)
+    checked = rewritten(schema, _checked)
     # A nested model would bring the validator that it has already.
     return None if checked == schema else SchemaValidator(checked, _use_prebuilt=False)
 
 
-def _checked(schema: Any) -> Any:
-    if isinstance(schema, Mapping):
-        found: Any = {
-            name: part if name in _NO_SCHEMAS else _checked(part) for name, part in schema.items()
-        }
-        if found.get("type") != "dict":
-            return found
-        ref = found.pop("ref", None)
-        return core_schema.no_info_wrap_validator_function(_check, found, ref=ref)
-    if isinstance(schema, list | tuple):
-        return type(schema)([_checked(part) for part in schema])
-    return schema
+def _checked(part: dict[str, Any]) -> Any:
+    if part.get("type") != "dict":
+        return part
+    found: Any = part
+    ref = found.pop("ref", None)
+    return core_schema.no_info_wrap_validator_function(_check, found, ref=ref)
 
 
 def _check(given: Any, read: Any) -> Any:

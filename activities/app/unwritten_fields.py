@@ -6,14 +6,12 @@ Arguments, states and outputs are stored as their types write them, and are read
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from pydantic import BaseModel
 
 from ...errors import DefinitionError
-
-_NO_SCHEMAS: Final = frozenset({"default", "expected", "metadata", "serialization"})
-"""What a schema has that is none, whatever it looks like."""
+from .core_schemas import NO_SCHEMAS
 
 
 def check_written(schema: Any, whose: str) -> None:
@@ -43,5 +41,5 @@ def _unwritten(schema: Any, name: str = "") -> Iterator[str]:
     if schema.get("type") == "model" and schema["cls"] is BaseModel:
         yield "has a BaseModel, which has no fields of its own (name the model that is meant)"
     for key, part in schema.items():
-        if key not in _NO_SCHEMAS:
+        if key not in NO_SCHEMAS:
             yield from _unwritten(part, key)
