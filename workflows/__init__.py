@@ -1,6 +1,6 @@
 """What decides: the agent's loop, the steps of a plan. It does no I/O and never imports psycopg.
 
-The workflows run outside the SDK's sandbox, which costs a fifth of a worker's processor time. The
+The workflows run outside the SDK's sandbox, which costs processor time for each payload. The
 tests replay their histories inside a sandbox, which refuses a call that would not replay.
 """
 
