@@ -25,6 +25,7 @@ from temporalio.worker import (
     ExecuteWorkflowInput,
     Interceptor,
     StartActivityInput,
+    StartLocalActivityInput,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
     WorkflowOutboundInterceptor,
@@ -35,6 +36,7 @@ from ..activities.contract.activity_failure import as_failure
 from ..activities.contract.deadlines import CallLimits
 from ..activities.contract.encoding import pack, unpack
 from ..activities.contract.references import StoredInput
+from ..activities.contract.schedule_header import SCHEDULED, schedule_header
 from ..activities.contract.spec import RESERVED_PREFIX
 from ..errors import InvalidRunId
 from ..identity import Position, RunKey, run_key
@@ -145,6 +147,11 @@ class _Outbound(WorkflowOutboundInterceptor):
             header = around.header or self._header(input, around)
             input.headers = {**input.headers, HEADER: header.to_payload()}
         return super().start_activity(input)
+
+    def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
+        if input.activity.startswith(RESERVED_PREFIX):
+            input.headers = {**input.headers, SCHEDULED: schedule_header(workflow.time())}
+        return super().start_local_activity(input)
 
     def _header(self, input: StartActivityInput, around: Surroundings) -> ActionHeader:
         position = self._position(input)

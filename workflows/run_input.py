@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from ..activities.contract.conversation import Message
 from ..activities.contract.deadlines import RunLimits
-from ..activities.contract.turns import CallResult
 from ..canonical import digest
 
 AGENT_RUN: Final = "AgentRun"
@@ -35,8 +34,7 @@ class Carried:
     version: int
     epoch: int
     new_messages: list[Message]
-    new_results: list[CallResult]
-    """What the conversation does not have yet: messages, or what became of the last one's calls."""
+    """The messages that the conversation does not have yet."""
     request: OpenRequest | None
     inbox: list[str]
     unusable: int

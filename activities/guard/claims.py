@@ -35,7 +35,7 @@ from ...ledger import (
 )
 from ..runner.attempt_notes import AttemptNotes
 from ..runner.bounded_call import despite_cancellation
-from ..runner.clock import now
+from ..runner.clock import began_at, now
 from .guarded_call import GuardedCall
 from .ledger_write import UNAVAILABLE_SECONDS
 
@@ -138,7 +138,7 @@ class Claims:
             workflow_id=info.workflow_id or "",
             agent=info.workflow_type or "",
             input_digest="",
-            attempt_at=info.started_time,
+            attempt_at=began_at(),
             namespace=info.namespace,
             lost=self._attempt.repeats,
         )
@@ -209,7 +209,7 @@ def _attempt(call: GuardedCall) -> Attempt:
     nearest = call.limits.nearest
     bound = info.start_to_close_timeout if nearest is None else timedelta(seconds=nearest)
     return Attempt(
-        started_at=info.started_time,
+        started_at=began_at(),
         token=uuid4(),
         lease=min((bound or MAX_LEASE) + LEASE_GRACE, MAX_LEASE),
         deadline=min((bound or MAX_LEASE) + _SLOW_CLAIM, MAX_LEASE),

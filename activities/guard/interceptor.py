@@ -26,7 +26,9 @@ from ...ledger import ActionLedger
 from ...logs import Log
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import as_failure
+from ..contract.schedule_header import read_schedule
 from ..contract.spec import RESERVED_PREFIX
+from ..runner.clock import scheduled_by_workflow
 from .attempt import attempt
 from .guarded_call import GuardedCall
 from .heartbeat import Heartbeats, beating
@@ -75,6 +77,7 @@ class _Guard(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         # The workflow of another application says itself how often it tries its activities.
         ours = guarded is None or guarded.hand_over is not None
+        scheduled_by_workflow.set(read_schedule(input.headers))
         try:
             if guarded is None:
                 return await super().execute_activity(input)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 
-from temporalio import activity
-
 from ...crash import crash_point
 from ...ledger import Action, ActionLedger, Dispatched, Question, QuestionRequest
+from ..runner.clock import began_at
 from .guarded_call import GuardedCall
 from .ledger_write import finish
 
@@ -42,7 +41,7 @@ async def write_question(
     Raises:
         asyncio.CancelledError: The run was cancelled. The question stands.
     """
-    attempt_at = activity.info().started_time
+    attempt_at = began_at()
     # A lost attempt before this one may still send something, until its own time is up.
     over = claim is None or not claim.taken_over
 

@@ -3,6 +3,9 @@
 Temporal keeps the details of the last heartbeat over the attempts of an activity, and counts none
 of it in the workflow's history. Its own number of the attempt does not serve: dead workers and
 outages are in it, and `temporal activity reset` sets it back.
+
+A local activity has no heartbeat and leaves none. It is tried once: what it leaves undone is left
+to an activity of the server's.
 """
 
 from __future__ import annotations
@@ -43,4 +46,6 @@ class AttemptNotes:
 
     def leave(self) -> None:
         """Leave the notes for the next attempt: call it right before the running one fails."""
+        if activity.info().is_local:
+            return
         activity.heartbeat(_OURS, asdict(self))

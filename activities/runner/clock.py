@@ -7,7 +7,9 @@ still then on Linux, and a call would be made long after its time.
 from __future__ import annotations
 
 import time
+from contextvars import ContextVar
 from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from temporalio import activity
@@ -15,12 +17,26 @@ from temporalio import activity
 from ..contract.deadlines import CallLimits
 from .attempt_notes import AttemptNotes
 
+scheduled_by_workflow: ContextVar[datetime | None] = ContextVar(
+    "commitline_scheduled", default=None
+)
+"""When the workflow scheduled the running activity, if that is a local one."""
+
 _HAS_BOOTTIME: Final = hasattr(time, "CLOCK_BOOTTIME")
 
 
 def now() -> float:
     """Return seconds since some time in the past: only differences mean something."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if _HAS_BOOTTIME else time.monotonic()
+
+
+def began_at() -> datetime:
+    """Return when the running attempt began, by the server's clock.
+
+    Of a local activity that is when the workflow scheduled it: another attempt at it may have
+    begun at the same time.
+    """
+    return scheduled_by_workflow.get() or activity.info().started_time
 
 
 def time_left(limits: CallLimits) -> CallLimits:

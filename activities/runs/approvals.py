@@ -31,6 +31,7 @@ from ..contract.encoding import pack, unpack
 from ..guard.stored_inputs import with_inputs
 from ..model.model import over_limit
 from ..replies import call_reply
+from ..runner.clock import began_at
 from .served import served_tool
 
 log = Log()
@@ -108,7 +109,7 @@ class ApprovalActivities:
 
     async def _reopen(self, run_key: RunKey) -> None:
         """Open the run again if the relay closed it as gone before a reset: no claim does it."""
-        await self._approvals.reopen_run(run_key, attempt_at=activity.info().started_time)
+        await self._approvals.reopen_run(run_key, attempt_at=began_at())
 
     async def _whole(self, request: CheckApproval) -> str:
         """Return the arguments, with the results that the ledger keeps for them."""
@@ -153,7 +154,7 @@ class ApprovalActivities:
                 tool.approval_expires,
                 generation,
             ),
-            attempt_at=activity.info().started_time,
+            attempt_at=began_at(),
         )
         log.info(
             "approval.requested",

@@ -22,6 +22,7 @@ from ..contract.deadlines import resolve
 from ..contract.encoding import from_text, pack, to_text, unpack
 from ..contract.plans import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
 from ..guard.ledger_write import persist
+from ..runner.clock import began_at
 from .run import seconds_left
 from .served import served_tool
 
@@ -63,7 +64,7 @@ class PlanActivities:
                 workflow_id=info.workflow_id or "",
                 agent=request.plan.name,
                 input_digest=request.input_digest,
-                attempt_at=info.started_time,
+                attempt_at=began_at(),
                 spec=spec,
                 namespace=info.namespace,
             )

@@ -19,6 +19,7 @@ from ..contract.deadlines import wait_seconds
 from ..contract.encoding import pack, unpack
 from ..contract.questions import ANSWER, CHECK_QUESTION, Answer, CheckQuestion, QuestionState
 from ..replies import call_reply
+from ..runner.clock import began_at
 
 log = Log()
 
@@ -68,7 +69,7 @@ class QuestionActivities:
         said = unpack(Answer, raw)
         key = action_key(said.run_key, said.position)
         # The relay may have closed the run as gone before a reset; no claim has come since.
-        await self._questions.reopen_run(said.run_key, attempt_at=activity.info().started_time)
+        await self._questions.reopen_run(said.run_key, attempt_at=began_at())
         answered = await self._questions.answer(key, said.number, said.answer, by=said.by)
         log.info("question.answered", action_key=key, number=said.number, by=answered.answered_by)
         return pack(answered.number)

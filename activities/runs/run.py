@@ -22,6 +22,7 @@ from ..contract.encoding import from_text, pack, to_text, unpack
 from ..contract.runs import CLOSE_RUN, OPEN_RUN, STOP_RUN, CloseRun, Opened, OpenRun, StopRun
 from ..contract.spec import AgentSpec
 from ..guard.ledger_write import persist
+from ..runner.clock import began_at
 from .served import served_agent
 
 
@@ -69,7 +70,7 @@ class RunActivities:
                 workflow_id=info.workflow_id or "",
                 agent=request.agent,
                 input_digest=request.input_digest,
-                attempt_at=info.started_time,
+                attempt_at=began_at(),
                 thread_id=thread_id,
                 spec=to_text(spec),
                 namespace=info.namespace,
@@ -93,7 +94,7 @@ class RunActivities:
         info = activity.info()
         run = await persist(
             lambda: self._ledger.runs.end(
-                request.run_key, attempt_at=info.started_time, owner=info.workflow_id
+                request.run_key, attempt_at=began_at(), owner=info.workflow_id
             )
         )
         if run.state == "undoing" and run.undo_owner == info.workflow_id:
@@ -110,7 +111,7 @@ class RunActivities:
                 workflow_id=info.workflow_id or "",
                 agent="",
                 reason=request.reason,
-                attempt_at=info.started_time,
+                attempt_at=began_at(),
                 namespace=info.namespace,
             )
         )

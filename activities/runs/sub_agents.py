@@ -36,6 +36,7 @@ from ..contract.sub_agents import (
 from ..guard.ledger_write import persist
 from ..replies import call_reply
 from ..replies.standing_actions import left_standing
+from ..runner.clock import began_at
 
 log = Log()
 
@@ -94,7 +95,7 @@ class SubAgentActivities:
                 by=info.workflow_id or "",
                 agent=request.agent,
                 input_digest=request.input_digest,
-                attempt_at=info.started_time,
+                attempt_at=began_at(),
                 ended=ended,
             )
 
@@ -110,7 +111,7 @@ class SubAgentActivities:
                     workflow_id=info.workflow_id or "",
                     agent="",
                     input_digest="",
-                    attempt_at=info.started_time,
+                    attempt_at=began_at(),
                 )
             )
             return await persist(give)
@@ -123,7 +124,7 @@ class SubAgentActivities:
         too: the first reason stands, and the run claims nothing any more.
         """
         request = unpack(EndSubAgent, raw)
-        started = activity.info().started_time
+        started = began_at()
         closed = await persist(
             lambda: self._sub_runs.close(request.sub_run, reason=request.reason, attempt_at=started)
         )

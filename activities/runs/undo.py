@@ -30,6 +30,7 @@ from ..contract.undo import (
     UndoPlan,
     UndoStep,
 )
+from ..runner.clock import began_at
 from .served import leave_to_other_workers
 from .undo_steps import UndoSteps
 
@@ -70,7 +71,7 @@ class UndoActivities:
             request.run_key,
             why=request.why,
             failed=request.failed,
-            attempt_at=activity.info().started_time,
+            attempt_at=began_at(),
             by=by,
             again=request.again,
             unless=request.unless,
@@ -103,7 +104,7 @@ class UndoActivities:
         request = unpack(FinishUndo, raw)
         finished = await self._undo.finish(
             request.run_key,
-            attempt_at=activity.info().started_time,
+            attempt_at=began_at(),
             by=activity.info().workflow_id,
             passed=frozenset(request.passed),
         )

@@ -31,6 +31,7 @@ from commitline.errors import LedgerUnavailable, RunFailed
 from commitline.examples.shop import payments
 from commitline.testing.proxy import TcpProxy
 from commitline.tests.crash.stage import Aftermath, Gate, Played, Scene, Script, Stage, until
+from commitline.tests.histories import activities_in
 
 # --- what the workers run
 
@@ -206,11 +207,7 @@ async def _survived(scene: Scene, **then: Any) -> Survived:
 
 async def _activities(scene: Scene) -> list[str]:
     history = await scene.temporal.get_workflow_handle(scene.run_id).fetch_history()
-    return [
-        event.activity_task_scheduled_event_attributes.activity_type.name
-        for event in history.events
-        if event.HasField("activity_task_scheduled_event_attributes")
-    ]
+    return activities_in(history.events)
 
 
 async def _has_scheduled(scene: Scene, activity: str, times: int = 1) -> bool:

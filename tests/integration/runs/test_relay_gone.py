@@ -11,7 +11,6 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 
 from commitline import Agent, AgentClient, App, Effect, RunHandle, ScriptedModel, ToolContext, tool
-from commitline.activities.contract.approvals import CHECK_APPROVAL
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
@@ -242,7 +241,7 @@ async def test_what_a_gone_run_waits_for_can_be_said_once_it_is_reset(bench: Ben
         await bench.sql("delete from agent_approvals where run_key = %(key)s", key=key)
         for run in (asks, waits):
             await bench.reset(run.id, to=(await _tasks(bench, run.id))[-1])
-        await bench.reset(not_yet.id, to=await _before(bench, not_yet.id, CHECK_APPROVAL))
+        await bench.reset(not_yet.id, to=(await _tasks(bench, not_yet.id))[1])
         await eventually(not_yet.approvals)
         await asks.answer("0.0", "yes", by="ada")
         for run in (waits, not_yet):
@@ -257,14 +256,6 @@ async def _tasks(bench: Bench, id: str) -> list[int]:
     """Return the events at which the workflow tasks of a run ended."""
     done = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
     return [e.event_id for e in (await bench.history(id)).events if e.event_type == done]
-
-
-async def _before(bench: Bench, id: str, activity: str) -> int:
-    """Return the event at which the workflow task ended that began an activity."""
-    begun = [e.activity_task_scheduled_event_attributes for e in (await bench.history(id)).events]
-    return next(
-        one.workflow_task_completed_event_id for one in begun if one.activity_type.name == activity
-    )
 
 
 async def _counted(bench: Bench) -> bool:

@@ -25,6 +25,7 @@ from commitline.errors import Fenced, LedgerUnavailable, RunFailed, RunNotFound,
 from commitline.identity import RunKey
 from commitline.ledger import Action, ActionLedger, ActionRequest, Dispatched, Outcome, ledger_pool
 from commitline.tests.builders import NOON, action_request, attempt, open_run
+from commitline.tests.histories import activities_in
 
 from .bench import Bench, commitline, eventually, fresh_id, one_agent
 from .playing import HANGS, SOON, Signals, seen
@@ -87,9 +88,7 @@ async def rows(bench: Bench) -> list[tuple[object, ...]]:
 
 
 async def activities_of(bench: Bench, id: str) -> list[str]:
-    events = (await bench.history(id)).events
-    names = (e.activity_task_scheduled_event_attributes.activity_type.name for e in events)
-    return [name for name in names if name]
+    return activities_in((await bench.history(id)).events)
 
 
 # --- what is at work when the stop comes
