@@ -102,7 +102,7 @@ class Settings(BaseModel):
     grace_seconds: float = Field(default=30.0, gt=0)
     """How long a worker may finish what it has begun, after SIGTERM or SIGINT."""
     result_limit: int = Field(default=256 * 1024, ge=1024, le=256 * 1024)
-    """Characters of a tool's result that travel to the model; the whole stays in the ledger.
+    """Characters of a tool's result that the model reads; the whole stays in the ledger.
     Read when a run starts, then kept by the run."""
     relay_seconds: float = Field(default=30.0, ge=0)
     """How often the relay looks for actions that no run carries on, and for runs that ended

@@ -215,22 +215,7 @@ async def _send(workflow: RunWorkflow, update: str, word: Decide | Answer, *, id
 async def _update(workflow: RunWorkflow, update: str, word: Decide | Answer, id: str) -> None:
     """Send an update; once more where the run has just gone on in another execution."""
     pauses = iter(_PAUSES_SECONDS)
-    while True:
-        try:
-            own = await workflow.own()
-            await own.execute_update(update, pack(word), id=id, result_type=RawValue)
-            return
-        except WorkflowUpdateFailedError as err:
-            if isinstance(err.cause, ApplicationError) and err.cause.type != LEFT_UNANSWERED:
-                raise
-            raised: Exception = err
-        except WorkflowUpdateRPCTimeoutOrCancelledError as err:
-            raise_if_cancelled(err)
-            continue  # the same update, by its id
-        except RPCError as err:
-            if err.status not in _MAY_HAVE_ENDED + _MAY_BE_FULL:
-                raise refused(workflow.id, err) from err
-            raised = err
+    while (raised := await _not_taken(workflow, update, word, id)) is not None:
         state = state_of(await workflow.describe())
         if state not in LIVE:
             raise _HasEnded(state) from raised
@@ -240,6 +225,31 @@ async def _update(workflow: RunWorkflow, update: str, word: Decide | Answer, id:
         if pause is None:
             raise _HasEnded(state) from raised
         await asyncio.sleep(pause)
+
+
+async def _not_taken(
+    workflow: RunWorkflow, update: str, word: Decide | Answer, id: str
+) -> Exception | None:
+    """Send an update until there is an answer; return why the run does not take it, if it does not.
+
+    Safe to repeat: it is the same update, by its id.
+    """
+    while True:
+        try:
+            own = await workflow.own()
+            await own.execute_update(update, pack(word), id=id, result_type=RawValue)
+            return None
+        except WorkflowUpdateFailedError as err:
+            if isinstance(err.cause, ApplicationError) and err.cause.type != LEFT_UNANSWERED:
+                raise
+            return err
+        except WorkflowUpdateRPCTimeoutOrCancelledError as err:
+            raise_if_cancelled(err)
+        except RPCError as err:
+            if err.status in _MAY_HAVE_ENDED + _MAY_BE_FULL:
+                return err
+            if not await workflow.only_the_wait_ended(err):
+                raise refused(workflow.id, err) from err
 
 
 def _is_final(err: WorkflowUpdateFailedError) -> bool:

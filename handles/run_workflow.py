@@ -29,7 +29,7 @@ from ..workflows.action_headers import MEMO_RUN_KEY
 from ..workflows.progress import Progress
 from .connection import Connection
 from .executions import describe_execution, is_paused
-from .temporal_failure import refused
+from .temporal_failure import only_the_wait_ended, refused
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class RunWorkflow:
         """Wait for the end, so long at most; how the run ended, `describe` says."""
         try:
             async with asyncio.timeout(seconds):
-                await (await self.own()).result()
+                await self._end()
         except (TimeoutError, WorkflowFailureError):
             pass
         except RPCError as err:
@@ -136,7 +136,7 @@ class RunWorkflow:
             WorkflowFailureError: It failed.
             RPCError: As Temporal has it.
         """
-        raw = await (await self.own()).result()
+        raw = await self._end()
         try:
             return unpack(kind, raw)
         except ValidationError as err:
@@ -144,6 +144,19 @@ class RunWorkflow:
                 f"the run {self.id!r} returned no {kind.__name__}: an agent's run is had by "
                 "`AgentClient.run`, a plan's by `AgentClient.plan`"
             ) from err
+
+    async def _end(self) -> RawValue:
+        """Wait for the end, over lost connections to a server that is there; return the result."""
+        while True:
+            try:
+                return await (await self.own()).result()  # type: ignore[no-any-return]
+            except RPCError as err:
+                if not await self.only_the_wait_ended(err):
+                    raise
+
+    async def only_the_wait_ended(self, error: RPCError) -> bool:
+        """Whether a wait for this run may begin anew after an error; see `temporal_failure`."""
+        return await only_the_wait_ended(self._connection.temporal, self.id, error)
 
     async def progress(self) -> Progress | None:
         """Return where the run is; None while no worker is there to say."""

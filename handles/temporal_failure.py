@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.client import Client, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
 from temporalio.exceptions import TimeoutError as TimedOutError
 from temporalio.service import RPCError, RPCStatusCode
@@ -14,9 +14,12 @@ from .. import errors
 from ..activities.contract.activity_failure import ErrorFields
 from ..canonical import scrub
 from ..errors import CommitlineError, ConfigurationError, RunFailed, RunNotFound
+from .executions import describe_execution
 
 LEFT_UNANSWERED: Final = "AcceptedUpdateCompletedWorkflow"
 """Temporal's type of the failure of an update whose workflow ended first."""
+_MAY_END_A_WAIT: Final = (RPCStatusCode.UNAVAILABLE, RPCStatusCode.UNKNOWN, RPCStatusCode.INTERNAL)
+"""A lost connection is any of them, and an update that the server has aborted is the first."""
 
 
 def refused(id: str, error: RPCError) -> CommitlineError:
@@ -27,6 +30,23 @@ def refused(id: str, error: RPCError) -> CommitlineError:
     if error.status is RPCStatusCode.INVALID_ARGUMENT:
         return RunFailed(f"Temporal refused the run {id!r}: {text}")
     return ConfigurationError(f"Temporal did not answer for the run {id!r}: {text}")
+
+
+async def only_the_wait_ended(temporal: Client, id: str, error: RPCError) -> bool:
+    """Whether the server is there after all, so that a wait which failed may begin anew.
+
+    The SDK tries a call again for ten seconds from its *begin*. So a call that has waited longer
+    fails at the first lost connection. And it fails where the server aborts an update that no
+    worker has seen yet; any call about the workflow that the server refuses (a late heartbeat,
+    say) makes it do so.
+    """
+    if error.status not in _MAY_END_A_WAIT:
+        return False
+    try:
+        await describe_execution(temporal, id)
+    except RPCError as err:
+        return err.status is RPCStatusCode.NOT_FOUND
+    return True
 
 
 def raise_if_cancelled(error: WorkflowUpdateRPCTimeoutOrCancelledError) -> None:

@@ -40,7 +40,13 @@ from ..workflows.run_input import RunInput, SendRequest
 from .connection import Connection
 from .run_workflow import RunWorkflow
 from .start import start_options
-from .temporal_failure import LEFT_UNANSWERED, ended_badly, raise_if_cancelled, refused
+from .temporal_failure import (
+    LEFT_UNANSWERED,
+    ended_badly,
+    only_the_wait_ended,
+    raise_if_cancelled,
+    refused,
+)
 
 MAX_TEXT: Final = 256 * 1024
 """Characters of a request. What is larger belongs elsewhere, and its name into the request."""
@@ -151,7 +157,9 @@ class ThreadRequests:
             raise_if_cancelled(err)
         except RPCError as err:
             await _retrieve_error_of(start)
-            if err.status not in _SEND_AGAIN or "namespace" in err.message.lower():
+            if err.status in _SEND_AGAIN and "namespace" not in err.message.lower():
+                return
+            if not await only_the_wait_ended(self._connection.temporal, workflow_id, err):
                 raise refused(workflow_id, err) from err
 
     async def _agent(self) -> str:

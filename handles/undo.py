@@ -15,7 +15,6 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError
 
-from ..activities.contract.encoding import unpack
 from ..activities.runs.left_workflows import is_polled, left
 from ..activities.runs.undo_start import start_undo
 from ..canonical import scrub
@@ -81,7 +80,8 @@ async def _run_undo(
     try:
         queue = await _queue_of_workers(connection, own_queue)
         undoing = await start_undo(connection.temporal, run_key, why, name=id, task_queue=queue)
-        return unpack(UndoReport, await undoing.result())
+        first = undoing.first_execution_run_id
+        return await RunWorkflow(connection, undoing.id, first=first).result(UndoReport)
     except WorkflowFailureError as err:
         raise ended_badly(undo_workflow(run_key), err.cause) from err
     except RPCError as err:

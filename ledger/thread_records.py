@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final, Literal
 
-from ..identity import RunKey
-from .action_records import Action
+from ..identity import ActionKey, RunKey
+from .action_records import Action, Outcome
 from .run_records import Run
 
 MessageRole = Literal["user", "assistant", "tool"]
@@ -134,6 +134,25 @@ class Committed:
 
 
 @dataclass(frozen=True)
+class Returned:
+    """What a call returned: an action that happened, or a read whose result is kept."""
+
+    key: ActionKey
+    """The call's."""
+    result: str
+    """JSON text."""
+    state_changes: str | None
+    """JSON text of what it changed in the conversation's state."""
+    duplicate_of: ActionKey | None
+    """The action whose result this is."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """It as an outcome."""
+        return replace(Outcome.ok(self.result), state_changes=self.state_changes)
+
+
+@dataclass(frozen=True)
 class Conversation:
     """Everything that a model turn starts from."""
 
@@ -147,6 +166,8 @@ class Conversation:
     """The request that the turn answers, if one was named."""
     settled: Sequence[Action] = field(default_factory=tuple)
     """What was settled after the model had read that it is unknown or pending."""
+    returned: Mapping[ActionKey, Returned] = field(default_factory=dict)
+    """What calls returned that were named; without those of which the ledger has nothing."""
     state: str = NO_STATE
     """JSON text of what its tools share."""
     state_version: int = 0

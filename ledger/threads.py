@@ -20,14 +20,23 @@ from psycopg import errors as pg
 from psycopg.rows import dict_row
 
 from ..errors import RequestConflict, RunNotRunning, ThreadDeleted, ThreadNotFound
-from ..identity import Position, RunKey
+from ..identity import ActionKey, Position, RunKey
 from .action_records import Action
 from .forks import fork_run
 from .open_turns import close_turn
 from .row_factory import read, record_row
 from .run_records import Run
 from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_each, fetch_row
-from .thread_records import NO_STATE, Committed, Conversation, Request, StoredMessage, Thread, Turn
+from .thread_records import (
+    NO_STATE,
+    Committed,
+    Conversation,
+    Request,
+    Returned,
+    StoredMessage,
+    Thread,
+    Turn,
+)
 from .thread_rules import check_alive, stale
 from .transaction import transaction
 
@@ -108,9 +117,20 @@ class ThreadLedger(LedgerCalls):
         return await self._fetch(Request, "get_request", thread_id=thread_id, request_id=request_id)
 
     async def read(
-        self, run_key: RunKey, thread_id: str, *, request_id: str | None = None
+        self,
+        run_key: RunKey,
+        thread_id: str,
+        *,
+        request_id: str | None = None,
+        calls: Sequence[ActionKey] = (),
     ) -> Conversation:
         """Return what a model turn starts from; it only reads.
+
+        Args:
+            run_key: The run.
+            thread_id: The conversation that it writes.
+            request_id: The request that the turn answers, if there is one.
+            calls: Those of which it is read what they returned.
 
         Raises:
             RunNotRunning: The run is not in the ledger.
@@ -120,7 +140,7 @@ class ThreadLedger(LedgerCalls):
 
         async def work(connection: Connection) -> Conversation:
             # The thread before its messages: one that is written meanwhile is found stale.
-            runs, threads, messages, requests, settled = await fetch_each(
+            runs, threads, messages, requests, settled, *returned = await fetch_each(
                 connection,
                 (record_row(Run), "get_run", {"run_key": run_key}),
                 (dict_row, "get_thread_with_state", {"thread_id": thread_id, "version": None}),
@@ -131,6 +151,7 @@ class ThreadLedger(LedgerCalls):
                     {"thread_id": thread_id, "request_id": request_id},
                 ),
                 (record_row(Action), "pending_notices", {"thread_id": thread_id}),
+                *([(record_row(Returned), "get_returned", {"keys": list(calls)})] if calls else []),
             )
             if not runs:
                 raise RunNotRunning(f"the run {run_key} is not in the ledger", known=False)
@@ -141,6 +162,7 @@ class ThreadLedger(LedgerCalls):
                 messages,
                 requests[0] if requests else None,
                 settled,
+                {one.key: one for one in (returned[0] if calls else ())},
                 threads[0]["state"] or NO_STATE,
                 threads[0]["state_version"] or 0,
             )

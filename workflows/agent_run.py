@@ -220,6 +220,7 @@ class AgentRun(BaseRun):
             turns.version,
             turns.epoch,
             turns.new_messages,
+            turns.new_results,
             self._request,
             self._inbox,
             turns.unusable,

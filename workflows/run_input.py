@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from ..activities.contract.conversation import Message
 from ..activities.contract.deadlines import RunLimits
+from ..activities.contract.turns import CallResult
 from ..canonical import digest
 
 AGENT_RUN: Final = "AgentRun"
@@ -34,7 +35,8 @@ class Carried:
     version: int
     epoch: int
     new_messages: list[Message]
-    """The messages that the conversation does not have yet."""
+    new_results: list[CallResult]
+    """What the conversation does not have yet: messages, or what became of the last one's calls."""
     request: OpenRequest | None
     inbox: list[str]
     unusable: int

@@ -1,11 +1,13 @@
 """The turns of a run: request the model, run the calls of its message side by side, keep results.
 
-What is new since the conversation's version (`new_messages`) travels with the next model turn,
-which commits it together with the completion.
+What is new since the conversation's version (`new_messages`, `new_results`) travels with the next
+model turn, which commits it together with the completion. A result that the ledger has is only
+named: the turn reads it there.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from temporalio import workflow
@@ -16,19 +18,34 @@ from ..activities.contract.conversation import (
     Message,
     RunResult,
     ToolCall,
-    ToolResult,
 )
 from ..activities.contract.encoding import pack_text, to_text
 from ..activities.contract.final_result import FINAL_RESULT, OUTPUT_REQUEST
+from ..activities.contract.reply import Reply
 from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
-from ..activities.contract.sizes import changes_share, result_share
-from ..activities.contract.spec import AgentSpec
-from ..activities.contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, TurnResult
+from ..activities.contract.sizes import (
+    MAX_STEP,
+    SHORT_CONTENT,
+    SHOWN_CONTENT,
+    changes_share,
+    result_share,
+)
+from ..activities.contract.spec import AgentSpec, ToolSpec
+from ..activities.contract.turns import (
+    CALL_MODEL,
+    RECORD_TURN,
+    RESULTS_LOST,
+    RUN_LOST,
+    CallModel,
+    CallResult,
+    TurnResult,
+)
 from ..activities.replies import call_reply
 from ..activities.replies.reply_content import content_text
 from ..canonical import scrub
 from ..errors import ConversationTooLarge, EndedByOperator
-from ..identity import position
+from ..identity import Position, action_key, position
+from ..ledger.action_records import Effect
 from ..shown import markdown_line
 from .action_headers import Surroundings, surroundings, this_run
 from .activity_calls import (
@@ -41,7 +58,6 @@ from .activity_calls import (
     side_by_side,
     type_of,
 )
-from .finished_call import content_share
 from .progress import Progress
 from .run_input import OpenRequest, RunInput
 from .tool_calls import ToolCalls
@@ -68,7 +84,8 @@ class AgentTurns:
         self.version = version
         self.epoch = 0
         self.new_messages: list[Message] = [] if given.thread_id else [Message.user(given.prompt)]
-        """The messages that the conversation does not have yet."""
+        self.new_results: list[CallResult] = []
+        """What the conversation does not have yet."""
         self.unusable = 0
         """Turns in a row in which the model gave nothing usable."""
         self.problem = ""
@@ -93,7 +110,8 @@ class AgentTurns:
         if given.carried is not None:
             carried = given.carried
             turns.step, turns.version, turns.epoch = carried.step, carried.version, carried.epoch
-            turns.new_messages, turns.unusable = list(carried.new_messages), carried.unusable
+            turns.new_messages = list(carried.new_messages)
+            turns.new_results, turns.unusable = list(carried.new_results), carried.unusable
         return turns
 
     async def take(self, request: OpenRequest) -> RunResult | None:
@@ -102,7 +120,7 @@ class AgentTurns:
         self._show(f"step {self.step + 1}: waiting for the model")
         answer = await self._request_model(request)
         raise_if_cancelled()
-        self.version, self.new_messages = answer.version, []
+        self.version, self.new_messages, self.new_results = answer.version, [], []
         if answer.replied is not None:
             # Another run has answered it, perhaps at this very moment: go on from there.
             return answer.replied
@@ -134,9 +152,40 @@ class AgentTurns:
             self.new_messages.append(Message.user(OUTPUT_REQUEST))
             return
         self._show(f"step {self.step + 1}: {len(completion.calls)} calls")
-        self.new_messages.append(Message.tool(await self._run_calls(completion.calls)))
+        self.new_results = await self._run_calls(completion.calls)
 
     async def _request_model(self, request: OpenRequest) -> TurnResult:
+        """Take the turn; what the ledger has lost, by a failover, it gets again from history."""
+        lost: set[str | None] = set()
+        while True:
+            results = self.new_results
+            if RESULTS_LOST not in lost:
+                results = [one.reference for one in results]
+            try:
+                answer = await self._run_model_activity(self._call(request, results))
+                break
+            except ActivityError as err:
+                what = type_of(err)
+                if what not in (RUN_LOST, RESULTS_LOST) or what in lost:
+                    raise
+                lost.add(what)
+                if what == RUN_LOST:
+                    await self._open_again()
+        if answer.unrecorded is None:
+            return answer
+        recording = run_ledger_activity(
+            TurnResult, RECORD_TURN, answer.unrecorded, "Record the completion"
+        )
+        return await despite_cancellation(recording)
+
+    async def _open_again(self) -> None:
+        run = self._given
+        again = OpenRun(this_run(), run.agent, run.digest, run.limits, run.thread_id, self.spec)
+        await run_ledger_activity(
+            Opened, OPEN_RUN, again, "Open the run again, which the ledger has lost"
+        )
+
+    def _call(self, request: OpenRequest, results: list[CallResult]) -> str:
         call = to_text(
             CallModel(
                 this_run(),
@@ -145,6 +194,7 @@ class AgentTurns:
                 version=self.version,
                 epoch=self.epoch,
                 messages=self.new_messages,
+                results=results,
                 request_id=request.request_id,
                 request_step=request.step,
             )
@@ -153,23 +203,7 @@ class AgentTurns:
             raise failure(
                 ConversationTooLarge(f"turn {self.step + 1} has {len(call)} characters of input")
             )
-        try:
-            answer = await self._run_model_activity(call)
-        except ActivityError as err:
-            if type_of(err) != RUN_LOST:
-                raise
-            run = self._given
-            again = OpenRun(this_run(), run.agent, run.digest, run.limits, run.thread_id, self.spec)
-            await run_ledger_activity(
-                Opened, OPEN_RUN, again, "Open the run again, which the ledger has lost"
-            )
-            answer = await self._run_model_activity(call)
-        if answer.unrecorded is None:
-            return answer
-        recording = run_ledger_activity(
-            TurnResult, RECORD_TURN, answer.unrecorded, "Record the completion"
-        )
-        return await despite_cancellation(recording)
+        return call
 
     async def _run_model_activity(self, call: str) -> TurnResult:
         """Take the turn; again where an operator ended it: a recorded completion is read back."""
@@ -187,21 +221,24 @@ class AgentTurns:
                 return answer
         raise failure(EndedByOperator(f"turn {self.step + 1}: the model's activity gave no answer"))
 
-    async def _run_calls(self, calls: list[ToolCall]) -> list[ToolResult]:
+    async def _run_calls(self, calls: list[ToolCall]) -> list[CallResult]:
         """Run the calls of one message side by side; each settles on its own, in order."""
         surroundings.set(
             Surroundings(
                 self._thread_id,
-                result_share(len(calls), limit=self.spec.result_limit),
                 calls_tools=True,
                 thread_version=self.version,
                 changes_limit=changes_share(len(calls)),
             )
         )
-        return await side_by_side(self._run_call(index, call) for index, call in enumerate(calls))
+        share = result_share(len(calls), limit=self.spec.result_limit)
+        return await side_by_side(
+            self._run_call(position(self.step, index, epoch=self.epoch), call, share)
+            for index, call in enumerate(calls)
+        )
 
-    async def _run_call(self, index: int, call: ToolCall) -> ToolResult:
-        at = position(self.step, index, epoch=self.epoch)
+    async def _run_call(self, at: Position, call: ToolCall, share: int) -> CallResult:
+        """Run one call; the model reads ``share`` characters of its result."""
         known = {found.definition.name: found for found in self.spec.tools}
         if call.problem is not None and call.name in {*known, FINAL_RESULT}:
             reply = call_reply.not_run("InvalidArguments", f"not run: {call.problem}")
@@ -212,13 +249,33 @@ class AgentTurns:
                 f"the tools are: {', '.join(known) or 'none'}",
             )
         else:
-            reply = await self.calls.run(known[call.name], at, call.arguments)
-        content = content_text(reply, limit=content_share())
-        return ToolResult(at, call.id, call.name, reply.status, content, reply.changes)
+            tool = known[call.name]
+            surroundings.set(replace(surroundings.get(), content_limit=_travels(tool, share)))
+            reply = await self.calls.run(tool, at, call.arguments)
+        return _result(reply, at, content_text(reply, limit=share))
 
     def _show(self, state: str) -> None:
         self._progress.state = state
         workflow.set_current_details(self._progress.markdown())
+
+
+def _travels(tool: ToolSpec, share: int) -> int:
+    """Return how many characters of a call's result travel; the ledger keeps what is longer."""
+    if tool.agent:
+        return share  # the ledger does not have it as one result
+    return min(share, MAX_STEP if tool.effect is Effect.READ else SHOWN_CONTENT)
+
+
+def _result(reply: Reply, at: Position, content: str) -> CallResult:
+    """Return what a call's reply says, and whether the ledger has it for the next turn."""
+    recorded = (
+        reply.status == "ok"
+        and not reply.accepted
+        and reply.action_key == action_key(this_run(), at)
+    )
+    short = len(content) <= SHORT_CONTENT and reply.changes is None
+    kept = recorded and (reply.partial or not short)
+    return CallResult(at, reply.status, content, reply.changes, kept, partial=reply.partial)
 
 
 def _no_output(completion: Completion) -> str:

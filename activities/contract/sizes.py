@@ -5,21 +5,26 @@ from __future__ import annotations
 from typing import Final
 
 MAX_CONTENT: Final = 256 * 1024
-"""Characters of a result that travel, by default (a setting of the worker). The ledger keeps the
-whole."""
+"""Characters of a result that the model reads, by default (a setting of the worker). The ledger
+keeps the whole."""
 MAX_TURN: Final = 768 * 1024
-"""Characters that all results of one message have together as they travel. They are input of the
+"""Characters that the model reads of all results of one message together. They may travel with the
 next model turn, and Temporal wedges a workflow task over 2 MiB."""
 
 MAX_STEP: Final = 16 * 1024
-"""Characters of what a step of a plan returns, and of the results that it is given, as they travel.
-The ledger has more. A plan may have 500 steps, and Temporal ends a run over 50 MB of history."""
-STEP_CONTENT: Final = 2_000
-"""Characters of the result of a call that no run planned (of an undo, or of the relay)."""
+"""Characters of what a step of a plan returns, and of the results that it is given, as they travel;
+and of what an agent's READ returns. The ledger has more. A plan may have 500 steps, and Temporal
+ends a run over 50 MB of history."""
+SHOWN_CONTENT: Final = 2_000
+"""Characters that travel of a result which the ledger has and no workflow reads, so that people see
+it in Temporal's UI: of an agent's action, of an undo, of the relay."""
+SHORT_CONTENT: Final = 200
+"""Characters of an action's result that go along with the next model turn; a longer one the turn
+gets from the ledger."""
 
 
 def result_share(calls: int, *, limit: int = MAX_CONTENT) -> int:
-    """Return how many characters of each result travel, of a message with so many calls."""
+    """Return how many characters the model reads of each result of a message with so many calls."""
     return min(limit, MAX_TURN // max(calls, 1))
 
 

@@ -3,15 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from ...identity import RunKey
-from .conversation import Completion, Message, RunResult, Usage
+from ...identity import Position, RunKey
+from .conversation import Completion, Message, OutcomeStatus, RunResult, Usage
 
 CALL_MODEL: Final = "commitline.call_model"
 RECORD_TURN: Final = "commitline.record_turn"
 RUN_LOST: Final = "RunLost"
 """The type of the failure of a turn whose run the ledger has lost."""
+RESULTS_LOST: Final = "ResultsLost"
+"""The type of the failure of a turn to whose calls the ledger has lost a result."""
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What became of a call of the message before; as a run keeps it for its next model turn."""
+
+    position: Position
+    """The place of the call in its run."""
+    status: OutcomeStatus
+    content: str = ""
+    """JSON text."""
+    changes: dict[str, Any] | None = None
+    """What the call changed in the state, as `Changes.to_data` has it."""
+    kept: bool = False
+    """The ledger has content and changes, under the call's key. The turn gets them from there, and
+    they do not travel a second time."""
+    partial: bool = False
+    """The content is only the beginning: the whole is too large to travel."""
+
+    @property
+    def reference(self) -> CallResult:
+        """It as it travels: without what the ledger has."""
+        return CallResult(self.position, self.status, kept=True) if self.kept else self
 
 
 @dataclass(frozen=True)
@@ -27,7 +52,9 @@ class CallModel:
     epoch: int = 0
     """The run's epoch: each fork begins a new one."""
     messages: list[Message] = field(default_factory=list)
-    """The messages that are new since that version."""
+    """What the person, or the application, has said since that version."""
+    results: list[CallResult] = field(default_factory=list)
+    """Of the calls of the conversation's last message, in order."""
     request_id: str | None = None
     """The request that the run answers; the ledger has its text. None outside a conversation."""
     request_step: int = 0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ...canonical import dumps, parse
+from ...canonical import Json, dumps, parse
 from ...errors import ActionError, ArgumentsChanged, EndedByOperator, IdempotencyKeyConflict
 from ...ledger.action_records import Action, Outcome
 from ...ledger.question_rules import Question
@@ -170,6 +170,12 @@ def not_carried_out() -> Reply:
         "its run ended before it was carried out, or it only reads and its answer was not kept; "
         "call it again if it is still needed",
     )
+
+
+def result_lost(beginning: Json) -> Reply:
+    """Reply with the beginning of a result whose whole the ledger has lost."""
+    note = "It happened. A failover of the database lost its record; this is left of its result."
+    return Reply("ok", {"note": note, "result": beginning})
 
 
 def record_lost() -> Reply:

@@ -28,7 +28,14 @@ from ...ledger import ActionLedger, Conversation, ThreadLedger
 from ...logs import Log
 from ..app.app import App
 from ..contract.encoding import pack, to_text, unpack
-from ..contract.turns import CALL_MODEL, RECORD_TURN, RUN_LOST, CallModel, RecordTurn, TurnResult
+from ..contract.turns import (
+    CALL_MODEL,
+    RECORD_TURN,
+    RUN_LOST,
+    CallModel,
+    RecordTurn,
+    TurnResult,
+)
 from ..guard.heartbeat import beating
 from ..guard.ledger_write import hold
 from ..guard.start_later import start_later
@@ -40,6 +47,7 @@ from .served import served_agent
 from .stored_conversation import read_message, read_spec
 from .turn_commit import commit_turn, recorded_turn
 from .turn_input import TurnInput
+from .turn_results import kept_calls
 
 log = Log()
 
@@ -89,7 +97,10 @@ class TurnActivities:
 
     async def _turn(self, request: CallModel) -> TurnResult:
         found = await self._threads.read(
-            request.run_key, request.thread_id, request_id=request.request_id
+            request.run_key,
+            request.thread_id,
+            request_id=request.request_id,
+            calls=kept_calls(request),
         )
         recorded = recorded_turn(found, request)
         if recorded is not None:

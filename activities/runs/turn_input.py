@@ -1,6 +1,6 @@
 """What a model turn adds to the conversation before the model reads it.
 
-In this order: results for calls that another run left without one, what the run brings, the
+In this order: results for calls, which another run may have left without, what the run brings, the
 caller's request, what a fork took back, what became known since, conflicts in the state.
 """
 
@@ -15,7 +15,7 @@ from ...ledger import Action, ActionLedger, Conversation, StoredMessage, Thread,
 from ...ledger.run_rules import check_starts_something
 from ...logs import Log
 from ..app.app import App
-from ..contract.conversation import Completion, Message
+from ..contract.conversation import Completion, Message, ToolResult
 from ..contract.encoding import from_text
 from ..contract.final_result import OUTPUT_REQUEST
 from ..contract.turns import CallModel, RecordTurn
@@ -24,6 +24,7 @@ from ..replies.pairing import results_from, unanswered
 from ..replies.standing_actions import stands
 from .served import served_agent
 from .stored_conversation import read_message, read_spec, tokens_so_far
+from .turn_results import results_of
 from .turn_state import TurnState, changes_before, merged, without_changes
 
 log = Log()
@@ -50,12 +51,14 @@ class TurnInput:
             RunNotRunning: The run was stopped, or is being undone. Its history may have been reset
                 to before that, and what the model says would be acted on.
             ThreadNotFound: The ledger does not have the request.
+            ApplicationError: It has lost a result; see `results_of`.
         """
         epoch, version = _place(found, request)
         check_starts_something(found.run)
         actions, messages = await self._missing_results(found, request)
-        messages += request.messages
         spec = read_spec(found, request.run_key)
+        own = results_of(found, request, limit=spec.result_limit)
+        messages += [*([Message.tool(own)] if own else []), *request.messages]
         request_at = None
         from_caller = _request_message(found, request)
         if from_caller is not None:
@@ -68,7 +71,7 @@ class TurnInput:
         repaired = {action.key for action in actions}
         settled = [one for one in found.settled if one.key not in repaired or one.undone_by]
         messages += [Message.user(notices.settled(action)) for action in settled]
-        state = await self._state_after(found, request, messages, settled)
+        state = await self._state_after(found, request, messages, settled, own)
         messages = [*without_changes(messages), *state.notices]
         if not messages and spec.output_schema is not None:
             messages.append(Message.user(OUTPUT_REQUEST))  # its run ended before it said so
@@ -94,13 +97,13 @@ class TurnInput:
         request: CallModel,
         messages: Sequence[Message],
         settled: Sequence[Action],
+        own: Sequence[ToolResult],
     ) -> TurnState:
         """Return the state with what the calls before this turn have changed."""
         # Only the run's own: of another run's calls, the settled ones here were only undone.
         with_results = {
             action_key(request.run_key, Position(result.position))
-            for message in request.messages
-            for result in message.results
+            for result in own
             if result.changes is not None
         }
         calls = changes_before(found, messages, settled, with_results)
@@ -114,7 +117,7 @@ class TurnInput:
     ) -> tuple[Collection[Action], list[Message]]:
         """Return the actions of calls that another run left without results, and those results."""
         last = found.messages[-1] if found.messages else None
-        if last is None or any(new.role == "tool" for new in request.messages):
+        if last is None or request.results:
             return (), []
         calls = unanswered([read_message(last)])
         if not calls:

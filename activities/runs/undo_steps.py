@@ -16,7 +16,7 @@ from ..app.app import App
 from ..app.tool import Tool
 from ..contract.action_header import ActionHeader
 from ..contract.deadlines import DEFAULTS, CallLimits, resolve
-from ..contract.sizes import STEP_CONTENT
+from ..contract.sizes import SHOWN_CONTENT
 from ..contract.undo import UndoStep
 
 
@@ -78,7 +78,7 @@ def step_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHe
         attempt_seconds=limits.attempt_seconds,
         node_seconds=limits.node_seconds,
         thread_id=found.thread_id,
-        content_limit=STEP_CONTENT,
+        content_limit=SHOWN_CONTENT,
         purpose=purpose,
     )
 

@@ -102,6 +102,14 @@ select *, clock_timestamp() as now from agent_actions
    and notified_version is null
  order by settled_at, key;
 
+-- get_returned: what calls returned: of actions that happened, and of reads whose results are kept.
+select key, result, state_changes, duplicate_of from agent_actions
+ where key = any(%(keys)s::text[]) and outcome = 'ok'
+union all
+select v.key, v.value, null, null from agent_values v
+ where v.key = any(%(keys)s::text[])
+   and not exists (select from agent_actions a where a.key = v.key);
+
 -- delete_thread: write its tombstone.
 update agent_threads set deleted_at = coalesce(deleted_at, clock_timestamp())
  where thread_id = %(thread_id)s;
