@@ -37,6 +37,17 @@ def charging(called: Counter[str]) -> Tool:
     return charge
 
 
+@tool(effect=Effect.READ)
+async def read(text: str) -> int:
+    """Read so much that a history is soon too long: of arguments, a history has the whole."""
+    return len(text)
+
+
+def reads() -> list[tuple[str, dict[str, str]]]:
+    """Three calls that fill a history."""
+    return [("read", {"text": "x" * 190_000})] * 3
+
+
 async def chain(bench: Bench, id: str) -> list[WorkflowExecutionStatus | None]:
     """Return how each execution of a run ended, newest first, by following the links back."""
     found: list[WorkflowExecutionStatus | None] = []
@@ -50,21 +61,28 @@ async def chain(bench: Bench, id: str) -> list[WorkflowExecutionStatus | None]:
             return found
 
 
-async def test_a_run_of_four_hundred_turns_ends_well_with_an_agents_defaults(
-    bench: Bench,
+@pytest.mark.parametrize(
+    ("turns", "beside"),
+    [
+        pytest.param(8, reads(), id="large"),
+        pytest.param(400, [], id="many", marks=pytest.mark.slow),
+    ],
+)
+async def test_a_run_that_goes_on_as_new_ends_well_with_an_agents_defaults(
+    bench: Bench, turns: int, beside: list[tuple[str, dict[str, str]]]
 ) -> None:
     called: Counter[str] = Counter()
 
     def answer(request: ModelRequest) -> Completion:
         turn = turn_of(request)
         used = Usage(input_tokens=turn + 1, output_tokens=2)
-        if turn == 400:
+        if turn == turns:
             return Completion(text="Done.", usage=used)
-        made = call(("charge", {"order": f"{turn}"}))
+        made = call(("charge", {"order": f"{turn}"}), *beside)
         return Completion(calls=made.calls, finish_reason="tool_calls", usage=used)
 
     model = Says(answer)
-    app = App([Agent("agent", model, "Do it.", tools=[charging(called)])])
+    app = App([Agent("agent", model, "Do it.", tools=[charging(called), read])])
     async with bench.serving(app) as client:
         run = await client.start("agent", "go", id=fresh_id())
         async with asyncio.timeout(SOON):
@@ -75,21 +93,22 @@ async def test_a_run_of_four_hundred_turns_ends_well_with_an_agents_defaults(
         executions = await chain(bench, run.id)
         runs = await bench.sql("select state, input_tokens, output_tokens from agent_runs")
 
-    assert (result.output, result.steps) == ("Done.", 401)
+    asked = turns + 1
+    assert (result.output, result.steps) == ("Done.", asked)
     assert executions[0] is WorkflowExecutionStatus.COMPLETED
     assert len(executions) >= 2
     assert set(executions[1:]) == {WorkflowExecutionStatus.CONTINUED_AS_NEW}
-    assert called == {f"{turn}": 1 for turn in range(400)}
-    assert model.calls == 401
-    assert [one.position for one in actions] == [f"{turn}.0" for turn in range(400)]
+    assert called == {f"{turn}": 1 for turn in range(turns)}
+    assert model.calls == asked
+    assert [one.position for one in actions] == [f"{turn}.0" for turn in range(turns)]
     assert {one.state for one in actions} == {"ok"}
-    assert [one.step for one in messages if one.role == "assistant"] == list(range(401))
-    assert [one.version for one in messages if one.role == "assistant"] == list(range(1, 402))
+    assert [one.step for one in messages if one.role == "assistant"] == list(range(asked))
+    assert [one.version for one in messages if one.role == "assistant"] == list(range(1, asked + 1))
     # Over all executions: nothing is forgotten, nothing is counted twice.
-    assert result.usage == Usage(401 * 402 // 2, 802)
-    assert runs == [("ended", 401 * 402 // 2, 802)]
+    assert result.usage == Usage(asked * (asked + 1) // 2, 2 * asked)
+    assert runs == [("ended", asked * (asked + 1) // 2, 2 * asked)]
     assert progress is not None
-    assert (progress.steps, progress.usage) == (401, result.usage)
+    assert (progress.steps, progress.usage) == (asked, result.usage)
 
 
 async def _progress(run: RunHandle) -> Progress | None:
@@ -132,10 +151,6 @@ async def test_a_run_that_continued_as_new_is_stopped_as_any_other(bench: Bench)
     called: Counter[str] = Counter()
     began = threading.Event()
 
-    @tool(effect=Effect.READ)
-    async def read(part: int) -> str:
-        return "x" * 250_000
-
     @tool(effect=Effect.AT_MOST_ONCE)
     async def hang() -> str:
         called["hang"] += 1
@@ -146,7 +161,7 @@ async def test_a_run_that_continued_as_new_is_stopped_as_any_other(bench: Bench)
     def answer(request: ModelRequest) -> Completion:
         turn = turn_of(request)
         if turn < 4:
-            return call(*[("read", {"part": part}) for part in range(3)])
+            return call(*reads())
         return call(("hang", {}))
 
     app = App([Agent("agent", Says(answer), "Do it.", tools=[read, hang])])
@@ -197,10 +212,6 @@ async def test_a_cancellation_is_not_lost_while_a_run_goes_on_as_new(
         called["charge"] += 1
         return "charged"
 
-    @tool(effect=Effect.READ)
-    async def read(part: int) -> str:
-        return "x" * 190_000
-
     @tool(effect=Effect.IDEMPOTENT, approval=True)
     async def pay() -> str:
         return "paid"
@@ -211,7 +222,7 @@ async def test_a_cancellation_is_not_lost_while_a_run_goes_on_as_new(
             return call(("pay", {}))
         if turn == 8:
             return say("Done.")
-        return call(("charge", {"turn": turn}), *[("read", {"part": part}) for part in range(3)])
+        return call(("charge", {"turn": turn}), *reads())
 
     app = App([Agent("agent", Says(answer), "Do it.", tools=[charge, read, pay])])
     async with bench.serving(app) as client:
