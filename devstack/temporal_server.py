@@ -38,6 +38,11 @@ TUNING: Final = (
     # `temporal workflow pause`, which clusters have.
     "frontend.WorkflowPauseEnabled=true",
 )
+TUNING_IN_MEMORY: Final = (
+    # A deletion waits until its queue has saved how far it is, by default each half a minute.
+    'history.transferProcessorUpdateAckInterval="1s"',
+    'history.visibilityProcessorUpdateAckInterval="1s"',
+)
 
 
 class TemporalServer:
@@ -109,7 +114,7 @@ class TemporalServer:
             flags += ["--db-filename", "temporal.db"]
             for pragma in ("journal_mode=WAL", "synchronous=normal"):
                 flags += ["--sqlite-pragma", pragma]
-        for setting in TUNING:
+        for setting in TUNING if self._persistent else TUNING + TUNING_IN_MEMORY:
             flags += ["--dynamic-config-value", setting]
         return [*flags, "--log-level", "error"]
 

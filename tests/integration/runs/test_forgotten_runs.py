@@ -1,7 +1,4 @@
-"""Runs that Temporal has forgotten, as after retention: nothing begins them anew.
-
-Temporal takes half a minute to delete a history, so what can share that wait does.
-"""
+"""Runs that Temporal has forgotten, as after retention: nothing begins them anew."""
 
 from __future__ import annotations
 
