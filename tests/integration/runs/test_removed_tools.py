@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from temporalio.api.enums.v1 import PendingActivityState
@@ -14,6 +15,7 @@ from commitline import Agent, App, Effect, RunHandle, Tool, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
+from commitline.activities.runs import served
 from commitline.errors import ToolNotServed
 
 from .bench import Bench, eventually, fresh_id
@@ -21,6 +23,15 @@ from .playing import SOON, Says, Signals, turn_of
 from .relay_bench import another, ends, intend, ledger_of, look
 
 CALLED: Counter[str] = Counter()
+
+
+@pytest.fixture
+def _given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the tries that look for a tool follow each other at once, for what comes after them.
+
+    The tests that measure how soon a run gives up, or have a tool come back, take the real pace.
+    """
+    monkeypatch.setattr(served, "_BETWEEN_TRIES", timedelta(milliseconds=10))
 
 
 def asked(request: ModelRequest) -> str:
@@ -127,6 +138,7 @@ async def test_a_run_whose_tool_comes_back_goes_on(bench: Bench, signals: Signal
     assert CALLED == {"act": 1}
 
 
+@pytest.mark.usefixtures("_given_up_soon")
 async def test_a_run_that_ended_for_want_of_a_tool_goes_on_by_a_reset(
     bench: Bench, signals: Signals
 ) -> None:
@@ -146,6 +158,7 @@ async def test_a_run_that_ended_for_want_of_a_tool_goes_on_by_a_reset(
     assert CALLED == {"act": 1}
 
 
+@pytest.mark.usefixtures("_given_up_soon")
 async def test_a_call_that_was_dispatched_before_its_tool_was_removed_is_unknown(
     bench: Bench, signals: Signals
 ) -> None:
@@ -171,6 +184,7 @@ async def test_a_call_that_was_dispatched_before_its_tool_was_removed_is_unknown
     assert CALLED == {"act": 1}
 
 
+@pytest.mark.usefixtures("_given_up_soon")
 async def test_a_conversation_whose_tool_was_removed_fails_its_sender_and_goes_on(
     bench: Bench, signals: Signals
 ) -> None:
