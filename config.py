@@ -94,7 +94,7 @@ class Settings(BaseModel):
     prepared_statements: bool | None = None
     """Whether statements are prepared. By default they are on each connection that goes straight to
     Postgres. ``true`` is for a pooler that keeps them: PgBouncer from 1.22 on, with
-    ``max_prepared_statements`` above 0, and libpq 17."""
+    ``max_prepared_statements`` above 0, and libpq 17. Behind any other it does nothing."""
     statement_seconds: float = Field(default=10.0, gt=0)
     """The deadline of one ledger call, waiting for a connection included."""
     heartbeat_seconds: float = Field(default=10.0, ge=1)

@@ -6,7 +6,8 @@ that it is.
 
 Statements are prepared where nothing stands between: a prepared statement belongs to a session, and
 a pooler gives every transaction another one. A pooler is known by its process id: Postgres tells
-each client the one of its session, for cancel requests, and a pooler tells one of its own.
+each client the one of its session, for cancel requests, and a pooler tells one of its own. Behind a
+pooler they are prepared only if a setting says so and the pooler keeps them, which is tested.
 
 A transaction says its isolation level itself (see `transaction`). The default of the database or
 of the role counts for single statements alone, and those need no level: where a row has changed
@@ -21,11 +22,13 @@ from typing import Final, TypeAlias
 import psycopg
 from psycopg import AsyncConnection, IsolationLevel
 from psycopg.rows import DictRow, TupleRow, dict_row, scalar_row
+from psycopg.sql import SQL, Identifier
 from psycopg.types.string import TextBinaryLoader, TextLoader
 from psycopg_pool import AsyncConnectionPool
 
 from ..database_url import check_database_url
 from ..errors import LedgerUnavailable, SchemaMismatch
+from .sql import QUERIES
 
 _CONNECT_TIMEOUT: Final = {"connect_timeout": 5}
 """Seconds. The driver's own two minutes keep the pool from trying another server meanwhile."""
@@ -54,7 +57,7 @@ def ledger_pool(
         database_url: A URL or libpq connection string.
         size: Connections at most. One is held per statement, so a few serve many runs.
         prepared_statements: Whether statements are prepared; by default on each connection that
-            goes straight to Postgres.
+            goes straight to Postgres. ``True``: behind a pooler that keeps them, too.
 
     Raises:
         ConfigurationError: The address cannot be read.
@@ -85,8 +88,35 @@ def ledger_pool(
 async def _configure(connection: Connection, *, prepared: bool | None) -> None:
     connection.adapters.register_loader("json", TextLoader)
     connection.adapters.register_loader("json", TextBinaryLoader)
-    if prepared or (prepared is None and await _is_direct(connection)):
+    # Behind a pooler the session may be one that listens for somebody else. psycopg would keep what
+    # it hears for a reader that never comes.
+    connection.add_notify_handler(lambda _: None)
+    if prepared is False:
+        return
+    if await _is_direct(connection) or (prepared and await _keeps_statements(connection)):
         connection.prepare_threshold = PREPARE_AFTER
+
+
+async def _keeps_statements(connection: Connection) -> bool:
+    """Whether a pooler keeps prepared statements: then it gives them names of its own.
+
+    Bug prevented: two clients have one name for two statements, and a session carries out the
+    other one.
+    """
+    connection.prepare_threshold = 0
+    try:
+        async with connection.transaction():  # one session, for as long as that takes
+            cursor = connection.cursor(row_factory=scalar_row)
+            await cursor.execute(QUERIES["names_of_psycopg"], prepare=True)
+            names: list[str] = await cursor.fetchall()
+            for name in names:
+                drop = SQL("deallocate {}").format(Identifier(name))
+                await cursor.execute(drop, prepare=False)
+        return not names
+    except psycopg.errors.DuplicatePreparedStatement:  # another client's
+        return False
+    finally:
+        connection.prepare_threshold = None
 
 
 async def _is_direct(connection: Connection) -> bool:

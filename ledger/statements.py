@@ -59,7 +59,9 @@ _STALE: Final = (
     pg.InvalidSqlStatementName,  # another session: a pooler of which nobody knew
     pg.DuplicatePreparedStatement,
 )
-"""What a prepared statement may meet, before it has done anything. A new connection has none."""
+"""What a prepared statement may meet, before it has done anything. A connection that has met it
+prepares none from then on. A new one would not do: all that a pool holds are as stale, and a pooler
+gives a new client the same statement again."""
 
 _PERMANENT: Final = (
     psycopg.DataError,  # a NUL in a text, a date that Python does not have
@@ -84,22 +86,16 @@ class LedgerCalls:
     async def _call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Run one ledger call, repeated over transient failures until its deadline."""
         last: Exception | None = None
-        reached = renewed = False
+        reached = False
 
         async def persist() -> T:
-            nonlocal last, reached, renewed
+            nonlocal last, reached
             pause = _BACK_OFF_SECONDS
             while True:
                 try:
                     async with self._pool.connection() as connection:
                         reached = True
-                        try:
-                            return await work(connection)
-                        except (pg.ReadOnlySqlTransaction, *_STALE):
-                            # A connection to a demoted primary stays read-only, and one with a
-                            # stale statement keeps it: drop it.
-                            await connection.close()
-                            raise
+                        return await _work_on(connection, work)
                 except _PERMANENT as err:
                     raise Unstorable(f"Postgres cannot hold a value: {err}") from err
                 except _TRANSIENT as err:
@@ -108,9 +104,6 @@ class LedgerCalls:
                     if isinstance(err, pg.LockNotAvailable):  # others need the connection, too
                         pause = min(2 * pause, _LONGEST_BACK_OFF_SECONDS)
                 except psycopg.Error as err:
-                    if isinstance(err, _STALE) and not renewed:
-                        renewed = True
-                        continue
                     # Without the details, which quote the row.
                     why = err.diag.message_primary or str(err)
                     name = f"{type(err).__name__} {err.sqlstate or ''}".strip()
@@ -154,6 +147,20 @@ def _reason(last: Exception | None) -> str:
     if isinstance(last, pg.LockNotAvailable):
         return ": another transaction holds a lock that it needs"
     return f": {last}" if last else ""
+
+
+async def _work_on(connection: Connection, work: Callable[[Connection], Awaitable[T]]) -> T:
+    """Do the work of a call; what a connection has become unfit for is not asked of it again."""
+    try:
+        return await work(connection)
+    except pg.ReadOnlySqlTransaction:
+        await connection.close()  # one to a demoted primary stays read-only
+        raise
+    except _STALE:
+        if connection.prepare_threshold is None:
+            raise
+        connection.prepare_threshold = None
+        return await work(connection)
 
 
 async def execute(connection: Connection, query: str, **parameters: Any) -> bool:

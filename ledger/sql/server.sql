@@ -32,3 +32,6 @@ select w.name, string_agg(w.command, ', ' order by w.command) as commands
                           else has_any_column_privilege(t.id, w.command) end
  group by w.name
  order by w.name;
+
+-- names_of_psycopg: the session's prepared statements that have the names that psycopg gives.
+select name from pg_prepared_statements where name like '\_pg3\_%';

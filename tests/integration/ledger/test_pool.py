@@ -424,49 +424,67 @@ async def test_a_list_is_planned_for_its_values_each_time(database_url: str) -> 
         assert [found for found in await memory_of(pool) if "limit" in found] == []
 
 
-async def test_behind_a_pooler_no_statement_is_prepared_unless_a_setting_says_that_it_keeps_them(
-    database_url: str,
+@pytest.mark.parametrize(
+    ("keeps", "told", "prepares"), [(True, None, False), (True, True, True), (False, True, False)]
+)
+async def test_behind_a_pooler_statements_are_prepared_if_a_setting_says_so_and_it_keeps_them(
+    database_url: str, keeps: bool, told: bool | None, prepares: bool
 ) -> None:
     async with (
-        pooler(database_url) as url,
-        ledger_pool(url, size=1) as cautious,
-        ledger_pool(url, size=1, prepared_statements=True) as told,
+        pooler(database_url, keeps_statements=keeps) as url,
+        ledger_pool(url, size=1, prepared_statements=told) as pool,
     ):
         for _ in range(PREPARE_AFTER + 2):
-            await ActionLedger(cautious).get(action().key)
-            await ActionLedger(told).get(action().key)
+            await ActionLedger(pool).get(action().key)
 
-        assert await memory_of(cautious) == []
-        assert await memory_of(told) != []
+        assert bool(await memory_of(pool)) is prepares
 
 
-async def test_a_statement_that_a_migration_made_stale_is_prepared_anew(
+async def test_statements_that_a_migration_made_stale_in_every_session_are_used_no_more(
     database_url: str, observer: Observer
 ) -> None:
-    async with ledger_pool(database_url, size=1) as pool:
+    async with ledger_pool(database_url, size=3) as pool:
+        await pool.resize(3, 3)
+        await pool.wait()
         ledger = ActionLedger(pool)
         await open_run(ledger, RUN)
         await dispatched(ledger, action(), attempt())
-        for _ in range(PREPARE_AFTER + 2):
+        for _ in range(3 * (PREPARE_AFTER + 2)):  # the pool goes round
             await ledger.get(action().key)
-        prepared = await memory_of(pool)
+        prepared = [await memory_of(pool) for _ in range(3)]
         await observer.alter("alter table agent_actions add added text")
 
-        found = await ledger.get(action().key)
+        found = [await ledger.get(action().key) for _ in range(6)]
 
-        assert any("from agent_actions where key" in statement for statement in prepared)
-        assert found is not None
-        assert found.key == action().key
+        for statements in prepared:
+            assert any("from agent_actions where key" in statement for statement in statements)
+        assert [one.key for one in found if one is not None] == 6 * [action().key]
+
+
+async def test_what_others_announce_in_a_session_is_not_kept(database_url: str) -> None:
+    async with ledger_pool(database_url, size=1) as pool, pool.connection() as connection:
+        await connection.execute("listen commitline_relay")
+        await connection.execute("notify commitline_relay, 'of somebody else'")
+
+        with pytest.warns(RuntimeWarning, match="handlers"):
+            kept = [one async for one in connection.notifies(timeout=0)]
+
+    assert kept == []
 
 
 @asynccontextmanager
-async def pooler(database_url: str) -> AsyncIterator[str]:
-    """Pass bytes on, and tell each client another process id than its session's, as poolers do."""
+async def pooler(database_url: str, *, keeps_statements: bool) -> AsyncIterator[str]:
+    """Pass bytes on as a pooler does; it tells each client another process id than its session's.
+
+    One that keeps statements gives them other names.
+    """
     info = conninfo_to_dict(database_url)
     tasks = list[asyncio.Task[None]]()
 
     async def pass_on(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while chunk := await source.read(65_536):
+            if keeps_statements:
+                chunk = chunk.replace(b"_pg3_", b"kept_")
             target.write(KEY_DATA.sub(lambda found: found[1] + b"\x7f\xff\xff\xff", chunk))
             await target.drain()
         target.close()
