@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-full check format bench bench-scale soak fuzz dev clean
+.PHONY: help demo test test-full test-pgbouncer check format bench bench-scale soak fuzz dev clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -21,10 +21,13 @@ demo: $(VENV)/.installed-demo ## Kill workers at the worst moments; count charge
 	$(BIN)/commitline demo
 
 test: $(VENV)/.installed-all ## Run the tests, against real servers that it starts itself.
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow'
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not pgbouncer'
 
 test-full: $(VENV)/.installed-all ## The same, and the tests that are marked slow.
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer'
+
+test-pgbouncer: $(VENV)/.installed-all ## The tests behind a real PgBouncer, which must be installed.
+	$(BIN)/pytest tests/poolers
 
 # The two type checkers side by side: each keeps one core for half a minute.
 check: $(VENV)/.installed-all ## Lint, check the format and the types.

@@ -90,8 +90,11 @@ async def migrate(
     while True:
         holders: list[str] = []
         try:
-            async with await connect_once(database_url) as connection:
-                return await _migrate(connection, known, database_url, holders)
+            async with (
+                _watching(database_url, holders) as watch,
+                await connect_once(database_url) as connection,
+            ):
+                return await _migrate(connection, known, watch)
         except (pg.LockNotAvailable, pg.DeadlockDetected) as err:
             by = "; ".join(holders) or "a session that has just let go"
             if loop.time() >= give_up_at:
@@ -103,10 +106,9 @@ async def migrate(
 async def _migrate(
     connection: AsyncConnection[TupleRow],
     known: Sequence[Migration],
-    database_url: str,
-    holders: list[str],
+    watch: Callable[[int], None],
 ) -> list[int]:
-    """Apply what is missing, in one transaction; name in ``holders`` who holds it back."""
+    """Apply what is missing, in one transaction, which is watched from its first lock on."""
     await connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
     # Only from here on: another migration may take as long as it takes.
     await connection.execute(
@@ -116,32 +118,36 @@ async def _migrate(
     applied = await _applied(connection)
     _check_names(applied, known)
     missing = [one for one in known if one.version not in applied]
-    async with _watched(connection, database_url, holders):
-        for version, name, sql in missing:
-            await connection.execute(sql)
-            await connection.execute(
-                "insert into agent_schema_migrations (version, name) values (%s, %s)",
-                (version, name),
-            )
-    return [one.version for one in missing]
-
-
-@asynccontextmanager
-async def _watched(
-    connection: AsyncConnection[TupleRow], database_url: str, holders: list[str]
-) -> AsyncIterator[None]:
-    """Look, from another session, who holds the connection back while the body runs."""
     # Asked of the server: behind a pooler the driver has another number.
     cursor = await connection.execute("select pg_backend_pid()")
     row = await cursor.fetchone()
     assert row is not None, "every session has one"
+    watch(row[0])
+    for version, name, sql in missing:
+        await connection.execute(sql)
+        await connection.execute(
+            "insert into agent_schema_migrations (version, name) values (%s, %s)",
+            (version, name),
+        )
+    return [one.version for one in missing]
+
+
+@asynccontextmanager
+async def _watching(database_url: str, holders: list[str]) -> AsyncIterator[Callable[[int], None]]:
+    """Look, from another session, who holds up the session that the body names.
+
+    It is waited for when the body is over, and with it the transaction: behind a pooler, those who
+    wait for a lock of that transaction may have all the sessions.
+    """
     over = asyncio.Event()
-    watching = asyncio.create_task(_watch(row[0], database_url, holders, over))
+    watching = set[asyncio.Task[None]]()
     try:
-        yield
+        yield lambda pid: watching.add(
+            asyncio.create_task(_watch(pid, database_url, holders, over))
+        )
     finally:
         over.set()  # not cancelled: a connection that is about to be closed would stay open
-        await asyncio.wait([watching])
+        await asyncio.gather(*watching)
 
 
 async def _watch(pid: int, database_url: str, holders: list[str], over: asyncio.Event) -> None:
