@@ -16,6 +16,7 @@ Read it in this order:
     ledger_write      a write that must finish although the call is cancelled or Postgres is away
     unforeseen        what it raised, as Temporal's failure: each one has an end
     start_later       what could not be started at all: the next attempt starts it
+    lost_worker       what follows an attempt that was lost with its worker
     heartbeat, retry, metrics
 
 What differs between an agent's tool and anybody's activity is behind the `protocols`, which

@@ -32,6 +32,7 @@ from ..runner.clock import scheduled_by_workflow
 from .attempt import attempt
 from .guarded_call import GuardedCall
 from .heartbeat import Heartbeats, beating
+from .lost_worker import offer_to_any_worker
 from .protocols import Guarded
 from .unforeseen import failure_to_report
 
@@ -79,6 +80,8 @@ class _Guard(ActivityInboundInterceptor):
         ours = guarded is None or guarded.hand_over is not None
         scheduled_by_workflow.set(read_schedule(input.headers))
         try:
+            if ours:
+                await offer_to_any_worker()
             if guarded is None:
                 return await super().execute_activity(input)
             return await self._attempt(guarded, input)

@@ -36,6 +36,11 @@ class AttemptNotes:
     """When the node's time began, in seconds by the engine's clock; None is when the workflow
     scheduled the call."""
 
+    @property
+    def ended(self) -> int:
+        """How many attempts, at least, ended by themselves and not with their worker."""
+        return self.failed + self.unforeseen + self.unserved + self.waits
+
     @classmethod
     def read(cls) -> AttemptNotes:
         """Return the notes of the attempts before the running one."""
