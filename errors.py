@@ -227,7 +227,7 @@ class LedgerUnavailable(LedgerError):
 class SchemaMismatch(LedgerError):
     """The database's schema is older than this code needs, or is not this code's at all.
 
-    Or the database is not in UTF-8.
+    Or the database is not in UTF-8, or the ledger lies where the role's search_path does not lead.
     """
 
     code = "CL207"

@@ -1,4 +1,4 @@
-"""What the ledger's role may not do that the ledger does, table by table.
+"""What the ledger's role may not do that the ledger does, table by table and function by function.
 
 A grant that is missing on one table shows only when a run gets there. So it is named before: the
 named queries say themselves what they do to which table.
@@ -20,6 +20,8 @@ _WRITES: Final = re.compile(r"\b(insert into|update|delete from) (agent_[a-z_]+)
 
 async def missing_grants(database_url: str) -> Sequence[str]:
     """Return what the role may not do, as ``insert, update on agent_runs``. It only reads.
+
+    Whether it comes to the schema at all, `check_schema` says.
 
     Raises:
         LedgerUnavailable: The database cannot be reached.

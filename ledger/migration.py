@@ -32,6 +32,7 @@ from psycopg.rows import TupleRow
 
 from ..canonical import scrub
 from ..errors import LedgerUnavailable, MigrationHeldBack, SchemaMismatch, StatementRefused
+from .place import HOW_TO_HAVE_A_SCHEMA, ledger_schema
 from .pool import connect_once
 from .sql import QUERIES, Migration, migrations
 
@@ -78,8 +79,8 @@ async def migrate(
         tell: Told after each try who holds the migration back.
 
     Raises:
-        SchemaMismatch: It was made by other migrations than this code's, or is not in UTF-8;
-            nothing was changed.
+        SchemaMismatch: It was made by other migrations than this code's, is not in UTF-8, or has
+            the ledger where the role's search_path does not lead; nothing was changed.
         MigrationHeldBack: Others held the tables all the time; nothing was changed.
         ConfigurationError: Its address cannot be read.
         LedgerUnavailable: The database cannot be reached.
@@ -100,6 +101,11 @@ async def migrate(
             if loop.time() >= give_up_at:
                 raise MigrationHeldBack(f"the tables are held by {by}") from err
             tell(by)
+        except (pg.DuplicateTable, pg.DuplicateFunction) as err:
+            raise SchemaMismatch(
+                f"the ledger cannot be made here: {err.diag.message_primary}; nothing was changed",
+                remedy=HOW_TO_HAVE_A_SCHEMA,
+            ) from err
         await asyncio.sleep(_PAUSE_SECONDS)
 
 
@@ -114,6 +120,7 @@ async def _migrate(
     await connection.execute(
         "select set_config('lock_timeout', %s, true)", (f"{_LOCK_SECONDS:g}s",)
     )
+    await _go_to(await ledger_schema(connection), connection)
     await connection.execute(_VERSION_TABLE)
     applied = await _applied(connection)
     _check_names(applied, known)
@@ -130,6 +137,25 @@ async def _migrate(
             (version, name),
         )
     return [one.version for one in missing]
+
+
+async def _go_to(schema: str | None, connection: AsyncConnection[TupleRow]) -> None:
+    """Have what is made from here on made where the ledger is, in this transaction alone.
+
+    A search_path that begins with another schema would have all of it made there, a second time.
+    """
+    if schema is not None:
+        path = "select set_config('search_path', quote_ident(%s), true)"
+        await connection.execute(path, (schema,))
+        return
+    cursor = await connection.execute("select current_schema(), current_setting('search_path')")
+    row = await cursor.fetchone()
+    assert row is not None, "it is one row"
+    if row[0] is None:
+        raise SchemaMismatch(
+            f"the search_path ({row[1]}) leads to no schema in which tables could be made",
+            remedy=HOW_TO_HAVE_A_SCHEMA,
+        )
 
 
 @asynccontextmanager
@@ -176,16 +202,15 @@ async def check_schema(database_url: str) -> int:
     """Return the database's schema version, if this code can work with it.
 
     Raises:
-        SchemaMismatch: It is older than this code's, was made by other migrations, or is not in
-            UTF-8.
+        SchemaMismatch: It is older than this code's, was made by other migrations, is not in
+            UTF-8, or has the ledger where the role's search_path does not lead.
         StatementRefused: The role may not read which one it has.
         LedgerUnavailable: The database cannot be reached.
     """
     known = migrations()
     async with await connect_once(database_url) as connection:
-        cursor = await connection.execute("select to_regclass('agent_schema_migrations')")
-        table = await cursor.fetchone()
-        applied = await _applied(connection) if table and table[0] else {}
+        found = await ledger_schema(connection)
+        applied = {} if found is None else await _applied(connection)
     _check_names(applied, known)
     version, newest = max(applied, default=0), known[-1].version
     if version < newest:

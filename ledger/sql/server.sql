@@ -23,15 +23,39 @@ select a.pid, a.usename, a.application_name, a.state,
   join pg_stat_activity a on a.pid = b.pid
  order by a.xact_start nulls last, a.pid;
 
--- missing_grants: what the role may not do of what it needs, by table. A grant on some columns counts
--- as one, and so does a role that it inherits. What is not there is another matter.
+-- ledger_schemas: the schema that has the ledger, and whether the role comes to it. Of several, the
+-- one that the search_path leads to.
+select n.nspname as name, current_user as role, current_setting('search_path') as search_path,
+       pg_table_is_visible(c.oid) as visible, has_schema_privilege(n.oid, 'usage') as usable
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+ where c.relname = 'agent_schema_migrations' and c.relkind = 'r' and c.relpersistence <> 't'
+ order by visible desc, n.nspname
+ limit 1;
+
+-- shadowed_tables: the ledger's tables for which the search_path leads to another of the same name.
+select c.relname as name, other.relnamespace::regnamespace::text as by
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace
+  join pg_class other on other.oid = to_regclass(quote_ident(c.relname))
+ where n.nspname = %(schema)s and c.relkind = 'r' and starts_with(c.relname, 'agent_')
+   and other.oid <> c.oid
+ order by 1;
+
+-- missing_grants: what the role may not do of what it needs, by table, and which functions it may
+-- not execute. A grant on some columns counts as one, and so does a role that it inherits. What is
+-- not there is another matter, and so is a function for applications (`security definer`).
 select w.name, string_agg(w.command, ', ' order by w.command) as commands
   from unnest(%(tables)s::text[], %(commands)s::text[]) as w (name, command)
   join lateral (select to_regclass(w.name) as id) t on t.id is not null
  where not case w.command when 'delete' then has_table_privilege(t.id, w.command)
                           else has_any_column_privilege(t.id, w.command) end
  group by w.name
- order by w.name;
+ union all
+select p.proname, 'execute'
+  from pg_proc p join pg_class c on c.relnamespace = p.pronamespace
+ where c.oid = to_regclass('agent_schema_migrations') and starts_with(p.proname, 'commitline_')
+   and not p.prosecdef and p.prorettype <> 'trigger'::regtype
+   and not has_function_privilege(p.oid, 'execute')
+ order by 1;
 
 -- names_of_psycopg: the session's prepared statements that have the names that psycopg gives.
 select name from pg_prepared_statements where name like '\_pg3\_%';

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -192,17 +191,6 @@ INDEXES = [
 ]
 
 
-@pytest.fixture
-def empty_url(devstack: DevStack) -> Iterator[str]:
-    """A database without anything in it."""
-    name = f"empty_{uuid.uuid4().hex}"
-    with psycopg.connect(devstack.database_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-    yield urlsplit(devstack.database_url)._replace(path=f"/{name}").geturl()
-    with psycopg.connect(devstack.database_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
-
-
 def ask(url: str, statement: LiteralString, **parameters: Any) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as connection:
         cursor = connection.execute(statement, parameters)
@@ -285,11 +273,10 @@ async def test_a_worker_killed_in_mid_migration_leaves_nothing_and_the_next_one_
 async def test_a_migration_that_fails_leaves_nothing_and_says_why(empty_url: str) -> None:
     ask(empty_url, "create table agent_actions ()")
 
-    with pytest.raises(
-        psycopg.errors.DuplicateTable, match='relation "agent_actions" already exists'
-    ):
+    with pytest.raises(SchemaMismatch, match='relation "agent_actions" already exists') as refused:
         await migrate(empty_url)
 
+    assert "create schema ledger" in refused.value.remedy
     assert tables(empty_url) == {"agent_actions"}
 
 
