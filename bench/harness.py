@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, redirect_stderr
@@ -18,6 +17,7 @@ from commitline import App
 from commitline.client import AgentClient
 from commitline.config import Settings, core_runtime
 from commitline.devstack import DevStack
+from commitline.devstack.postgres import remove_data
 from commitline.ledger import ActionLedger, ledger_pool, migrate
 from commitline.ledger.pool import Pool
 from commitline.logs import configure_logging
@@ -49,7 +49,7 @@ def bench_stack(progress: Console) -> Iterator[DevStack]:
                 yield stack
                 progress.print("Stopping Temporal and Postgres")
     finally:
-        shutil.rmtree(data_dir, ignore_errors=True)
+        remove_data(data_dir)
 
 
 async def check_durable(pool: Pool) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -30,7 +29,7 @@ from rich.table import Table
 
 from commitline.bench.harness import check_durable
 from commitline.canonical import digest, dumps
-from commitline.devstack.postgres import Postgres
+from commitline.devstack.postgres import Postgres, remove_data
 from commitline.identity import Position, run_key
 from commitline.ledger import (
     ActionLedger,
@@ -256,7 +255,7 @@ def main() -> None:
     finally:
         progress.print("Stopping Postgres")
         postgres.stop()
-        shutil.rmtree(data_dir, ignore_errors=True)
+        remove_data(data_dir)
     (progress if given.json else Console(highlight=False)).print(table_of(result))
     if given.json:
         print(json.dumps(result))

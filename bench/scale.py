@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -29,7 +28,7 @@ from rich.table import Table
 from commitline.bench.scale_calls import LISTS, LOOKS, STORIES, Ledger
 from commitline.bench.scale_data import RUNS, fill
 from commitline.bench.scale_meter import Meter
-from commitline.devstack.postgres import Postgres
+from commitline.devstack.postgres import Postgres, remove_data
 from commitline.ledger import ActionLedger, migrate
 from commitline.ledger.pool import Pool
 from commitline.process import leave
@@ -151,7 +150,7 @@ def main() -> None:
     finally:
         progress.print("Stopping Postgres")
         postgres.stop()
-        shutil.rmtree(data_dir, ignore_errors=True)
+        remove_data(data_dir)
     shown = progress if given.json else Console(highlight=False, width=80)
     shown.print(table_of(result["queries"], result["actions"]))
     if given.json:

@@ -12,6 +12,7 @@ folder is kept under ``/var/lib/commitline``, with a link to it where it belongs
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -61,6 +62,13 @@ class Postgres:
         if server is not None:
             server.cleanup()
 
+    def remove(self) -> None:
+        """Stop it, and remove its data, wherever that lies. A second call does nothing."""
+        self.stop()
+        shutil.rmtree(self._place.resolve(), ignore_errors=True)
+        if self._place.is_symlink():
+            self._place.unlink()
+
     def url(self, database: str) -> str:
         """Return a URL that needs nothing from the environment (``PGPORT``, ``PGUSER``, …)."""
         if self._server is None:
@@ -99,6 +107,15 @@ class Postgres:
                 )
         self._server.cleanup()
         self._server = start_server(self._server.pgdata)
+
+
+def remove_data(data_dir: Path) -> None:
+    """Remove a data directory, with what of it lies elsewhere (see above). Safe to repeat.
+
+    Its servers are stopped before.
+    """
+    Postgres(data_dir).remove()
+    shutil.rmtree(data_dir, ignore_errors=True)
 
 
 def _reachable(place: Path) -> Path:

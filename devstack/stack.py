@@ -20,16 +20,16 @@ DATABASE: Final = "commitline"
 class DevStack:
     """An embedded Temporal server and Postgres whose data lies in ``data_dir``.
 
-    One process at a time owns a directory. Everything is kept from one start to the next,
-    also the ports if they are still free. If the owner is killed, Temporal dies with it (on
-    Linux), and Postgres goes on until the next start takes it over.
+    One process at a time owns a directory. Everything is kept from one start to the next, also the
+    ports if they are still free, unless it is for tests (``persistent``). If the owner is killed,
+    Temporal dies with it (on Linux), and Postgres goes on until the next start takes it over.
 
     Args:
         data_dir: Created when missing.
         temporal_port: 0 picks a free one.
         ui_port: 0 picks a free one, ``None`` leaves the UI out.
         persistent: ``False`` is for tests: it keeps Temporal in memory, and Postgres, which is
-            always on disk, does not wait for it.
+            always on disk, does not wait for it; ``stop`` removes its data.
     """
 
     def __init__(
@@ -41,6 +41,7 @@ class DevStack:
         persistent: bool = True,
     ) -> None:
         self._data_dir = data_dir.resolve()
+        self._persistent = persistent
         self._wanted = {"temporal": temporal_port, "metrics": 0}
         if ui_port is not None:
             self._wanted["ui"] = ui_port
@@ -75,14 +76,17 @@ class DevStack:
             raise
 
     def stop(self) -> None:
-        """Stop both and wait until they are gone. A second call does nothing."""
+        """Stop both and wait until they are gone. A second call does nothing.
+
+        What is not persistent is removed.
+        """
         if self._lock is None:
             return
         try:
             self._temporal.stop()
         finally:
             try:
-                self._postgres.stop()
+                self._postgres.stop() if self._persistent else self._postgres.remove()
             finally:
                 self._lock.close()
                 self._lock = None

@@ -18,7 +18,7 @@ import psutil  # type: ignore[import-untyped]
 import psycopg
 import pytest
 
-from commitline.devstack.postgres import Postgres
+from commitline.devstack.postgres import Postgres, remove_data
 from commitline.identity import Position, RunKey
 from commitline.ledger import ActionLedger, Effect, LookUp, Parked, ledger_pool, migrate
 from commitline.tests.builders import action_request, attempt, dispatched, open_run
@@ -43,7 +43,7 @@ def hasty_postgres() -> Iterator[Postgres]:
         yield postgres
     finally:
         postgres.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_data(folder)
 
 
 def crash(postgres: Postgres) -> None:

@@ -23,14 +23,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
-import shutil
 import tempfile
 import time
 from pathlib import Path
 
 from rich.console import Console
 
-from commitline.devstack.postgres import Postgres
+from commitline.devstack.postgres import Postgres, remove_data
 from commitline.ledger import migrate
 from commitline.process import leave
 from commitline.tests.fuzz.report import report
@@ -73,7 +72,7 @@ def main() -> int:
         status = 130
     finally:
         postgres.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_data(folder)
     out.print(f"seed {seed}")
     return status
 

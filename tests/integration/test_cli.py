@@ -20,6 +20,7 @@ import pytest
 
 from commitline.config import DevAddresses
 from commitline.devstack import DevStack
+from commitline.devstack.postgres import remove_data
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, Dispatched, Effect, Outcome, ledger_pool
 from commitline.ledger.action_records import ActionState
@@ -115,6 +116,7 @@ def folder() -> Iterator[Path]:
     found = Path(tempfile.mkdtemp(prefix="commitline-cli-"))
     found.chmod(0o755)
     yield found
+    remove_data(found / ".commitline")
     shutil.rmtree(found, ignore_errors=True)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from commitline.devstack import DevStack, postgres_package
+from commitline.devstack.postgres import ROOTS_DATA, remove_data
 from commitline.errors import ConfigurationError
 
 
@@ -24,7 +24,7 @@ from commitline.errors import ConfigurationError
 def data_dir() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="commitline-devstack-"))
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_data(folder)
 
 
 def processes_on(data_dir: Path) -> list[str]:
@@ -89,6 +89,7 @@ import sys, time
 from pathlib import Path
 import psycopg
 from commitline.devstack import DevStack, postgres_package
+from commitline.devstack.postgres import ROOTS_DATA, remove_data
 stack = DevStack(Path(sys.argv[1]), ui_port=None)
 stack.start()
 with psycopg.connect(stack.database_url) as connection:
@@ -235,5 +236,21 @@ def test_roots_closed_folders_stay_closed(data_dir: Path) -> None:
         home = (closed / "project" / "data" / "postgres").resolve()
 
     assert closed.stat().st_mode & 0o777 == 0o700
-    assert home.is_relative_to("/var/lib/commitline")
-    shutil.rmtree(home)
+    assert home.parent == ROOTS_DATA
+    assert not home.exists(), "the data of a stack for tests is gone with it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's data lies elsewhere")
+def test_data_that_lies_elsewhere_is_kept_until_it_is_removed(data_dir: Path) -> None:
+    data_dir.chmod(0o700)
+    stack = DevStack(data_dir, ui_port=None)
+    stack.start_postgres()
+    stack.stop_postgres()
+    home = (data_dir / "postgres").resolve()
+
+    kept = (home / "PG_VERSION").exists()
+    remove_data(data_dir)
+
+    assert (home.parent, kept) == (ROOTS_DATA, True)
+    assert not home.exists()
+    assert not data_dir.exists()
