@@ -26,6 +26,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, Final
 
 from temporalio.client import Client
@@ -201,7 +202,8 @@ async def app_worker(
             ],
             max_cached_workflows=max_cached_workflows,
             max_concurrent_activities=settings.max_concurrent_activities,
-            build_id=settings.build_id or None,
+            # The SDK would hash all code that is loaded, and write 32 characters six times a turn.
+            build_id=settings.build_id or f"commitline-{version('commitline')}",
             graceful_shutdown_timeout=settings.grace,
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         )

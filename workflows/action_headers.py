@@ -31,7 +31,7 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from ..activities.contract.action_header import HEADER, ActionHeader, requested_digest
+from ..activities.contract.action_header import HEADER, ITS_ID, ActionHeader, requested_digest
 from ..activities.contract.activity_failure import as_failure
 from ..activities.contract.deadlines import CallLimits
 from ..activities.contract.encoding import pack, unpack
@@ -159,8 +159,8 @@ class _Outbound(WorkflowOutboundInterceptor):
         self._scheduled.add(position)
         return ActionHeader(
             this_run(),
-            position,
-            requested_digest(workflow.payload_converter().to_payloads(input.args), around.inputs),
+            ITS_ID if around.calls_tools else position,
+            "" if around.calls_tools else _digest(input, around),
             again=again,
             attempt_seconds=around.limits.attempt_seconds,
             node_seconds=around.limits.node_seconds,
@@ -184,6 +184,11 @@ class _Outbound(WorkflowOutboundInterceptor):
         number = self._counters[input.activity]
         self._counters[input.activity] += 1
         return Position(f"{input.activity}#{number}")
+
+
+def _digest(input: StartActivityInput, around: Surroundings) -> str:
+    payloads = workflow.payload_converter().to_payloads(input.args)
+    return requested_digest(payloads, around.inputs)
 
 
 def _check_arguments(input: ExecuteWorkflowInput) -> None:

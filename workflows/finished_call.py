@@ -25,7 +25,7 @@ from ..activities.contract.sizes import MAX_CONTENT
 from ..activities.contract.undo import UndoStep
 from ..activities.replies import call_reply
 from ..identity import ActionKey, Position, action_key
-from .action_headers import Surroundings, surroundings
+from .action_headers import Surroundings, surroundings, this_run
 from .activity_calls import (
     ENDED_BY_OPERATORS,
     despite_cancellation,
@@ -77,7 +77,7 @@ async def settled_reply(
         )
         if reply is not None:
             if reply.unrecorded is None:
-                return reply
+                return reply.with_key(key or action_key(this_run(), at))
             return await _record(replace(reply.unrecorded, content_limit=limit))
         ended += 1
         if key is not None:

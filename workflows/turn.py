@@ -24,6 +24,7 @@ from ..activities.contract.final_result import FINAL_RESULT, OUTPUT_REQUEST
 from ..activities.contract.reply import Reply
 from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
 from ..activities.contract.sizes import (
+    MAX_STATE,
     MAX_STEP,
     SHORT_CONTENT,
     SHOWN_CONTENT,
@@ -190,8 +191,8 @@ class AgentTurns:
             CallModel(
                 this_run(),
                 self.step,
-                thread_id=self._thread_id or this_run(),
                 version=self.version,
+                thread=self._thread_id,
                 epoch=self.epoch,
                 messages=self.new_messages,
                 results=results,
@@ -223,12 +224,13 @@ class AgentTurns:
 
     async def _run_calls(self, calls: list[ToolCall]) -> list[CallResult]:
         """Run the calls of one message side by side; each settles on its own, in order."""
+        changes = changes_share(len(calls))
         surroundings.set(
             Surroundings(
                 self._thread_id,
                 calls_tools=True,
                 thread_version=self.version,
-                changes_limit=changes_share(len(calls)),
+                changes_limit=changes if changes < MAX_STATE else None,
             )
         )
         share = result_share(len(calls), limit=self.spec.result_limit)

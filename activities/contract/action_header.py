@@ -1,15 +1,16 @@
 """Where a guarded call comes from: a header, made in the workflow, read by the guard.
 
-It is made there so that the digest is of the arguments as the *plan* had them, before a
-worker with newer code decodes them and fills in newer defaults.
+The digest is of the arguments as the *plan* had them, before a worker with newer code decodes them
+and fills in newer defaults. A tool gets them as they travel, so its guard makes the digest; that of
+any other activity is made in the workflow.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
@@ -22,6 +23,8 @@ from .encoding import pack, unpack
 from .references import StoredInput
 
 HEADER: Final = "commitline-action"
+ITS_ID: Final = Position("")
+"""The position of a call on its way to a tool: it is the activity's id."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,9 @@ class ActionHeader:
     """The run and position of a call, and the digest of its arguments in the plan."""
 
     run_key: RunKey
-    position: Position
-    requested_digest: str
+    position: Position = ITS_ID
+    requested_digest: str = ""
+    """Empty on the way to a tool: its guard gets the very payload that the workflow gave."""
     again: bool = False
     """The workflow has scheduled this very call before, and starts it again."""
     attempt_seconds: float | None = None
@@ -41,7 +45,8 @@ class ActionHeader:
     """The conversation, where it is not the run's own."""
     content_limit: int | None = None
     """Characters of the result that the model reads; None is the default."""
-    purpose: Purpose = "forward"
+    unplanned: Purpose | None = None
+    """What the call is for, where no run planned it."""
     lookup_only: bool = False
     """Nothing is sent: what became of it is asked, or left to a person."""
     undoes: ActionKey | None = None
@@ -61,20 +66,44 @@ class ActionHeader:
     inputs: list[StoredInput] = field(default_factory=list)
     """What the guard puts into the arguments, out of the ledger."""
 
+    @property
+    def purpose(self) -> Purpose:
+        """What the call is for."""
+        return self.unplanned or "forward"
+
     def to_payload(self) -> Payload:
         """Write the header."""
         return pack(self).payload
 
     @classmethod
-    def read(cls, headers: Mapping[str, Payload], *, activity: str) -> ActionHeader:
-        """Read the header.
+    def read(
+        cls,
+        headers: Mapping[str, Payload],
+        *,
+        activity: str,
+        activity_id: str,
+        args: Sequence[Any],
+    ) -> ActionHeader:
+        """Read the header; fill in what did not travel.
+
+        Args:
+            headers: Of the activity.
+            activity: Its type.
+            activity_id: Its id.
+            args: Its arguments; of a tool as they travel.
 
         Raises:
             MissingActionHeader: There is none: the workflow's worker lacks the interceptor.
         """
         if HEADER not in headers:
             raise MissingActionHeader(f"{activity} is guarded and came without its header")
-        return unpack(cls, RawValue(headers[HEADER]))
+        read = unpack(cls, RawValue(headers[HEADER]))
+        if read.position == ITS_ID:
+            read = replace(read, position=Position(activity_id))
+        if not read.requested_digest:
+            given = [one.payload for one in args]
+            read = replace(read, requested_digest=requested_digest(given, read.inputs))
+        return read
 
 
 def requested_digest(payloads: Sequence[Payload], inputs: Sequence[StoredInput] = ()) -> str:

@@ -75,18 +75,24 @@ def _fields(value: Any) -> dict[str, Any]:
     return {
         name: item
         for name, item in vars(value).items()
-        if item or type(item) is not empty.get(name)
+        if name not in empty or type(item) is not type(empty[name]) or item != empty[name]
     }
 
 
 @cache
-def _empty(kind: type) -> dict[str, type]:
-    """Return the fields whose default is None, "", [], 0 or False, and that default's type."""
+def _empty(kind: type) -> dict[str, Any]:
+    """Return the fields whose default is None, "", [], 0 or False, or holds nothing else."""
     made = {
         f.name: f.default_factory() if callable(f.default_factory) else f.default
         for f in fields(kind)
     }
-    return {name: type(item) for name, item in made.items() if item in (None, "", [], 0)}
+    return {name: item for name, item in made.items() if _is_empty(item)}
+
+
+def _is_empty(value: Any) -> bool:
+    if is_dataclass(value) and not isinstance(value, type):
+        return not _fields(value)
+    return value in (None, "", [], 0)
 
 
 @cache

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from ...identity import ActionKey
 from .conversation import OutcomeStatus
 from .outcomes import Unrecorded
 
@@ -49,3 +50,18 @@ class Reply:
     without an approval. The run has that judged anew, and calls again."""
     question: CallQuestion | None = None
     """What the call asks a person. The call is not over: it is made again with the answer."""
+    recorded: bool = False
+    """It travels without its key, which is the call's own: run and position give it."""
+
+    @property
+    def without_key(self) -> Reply:
+        """It as it travels, where the row that answers is the call's own."""
+        return self if self.action_key is None else replace(self, action_key=None, recorded=True)
+
+    def with_key(self, own: ActionKey) -> Reply:
+        """Return it as it arrives.
+
+        Args:
+            own: The key of the call.
+        """
+        return replace(self, action_key=own, recorded=False) if self.recorded else self

@@ -46,9 +46,10 @@ class CallModel:
     run_key: RunKey
     step: int
     """The number of the turn in its run; the first is 0."""
-    thread_id: str
     version: int
     """The version of the conversation that the run knows."""
+    thread: str | None = None
+    """The conversation; None is the run's own."""
     epoch: int = 0
     """The run's epoch: each fork begins a new one."""
     messages: list[Message] = field(default_factory=list)
@@ -60,12 +61,18 @@ class CallModel:
     request_step: int = 0
     """The turn at which the run began to answer it."""
 
+    @property
+    def thread_id(self) -> str:
+        """The id of the conversation."""
+        return self.thread or self.run_key
+
 
 @dataclass(frozen=True)
 class TurnResult:
     """From `CALL_MODEL` to the run: a turn that stands, or one that the ledger could not record."""
 
     completion: Completion
+    """Without what only the provider needs; it is in the conversation."""
     version: int
     """The version of the conversation with this turn."""
     epoch: int = 0

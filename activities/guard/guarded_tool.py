@@ -117,7 +117,8 @@ class _Replies:
     ) -> RawValue:
         """See `protocols.Replies`."""
         bound = MAX_CONTENT if limit is None else limit
-        return pack(call_reply.done(key or None, outcome, duplicate_of=duplicate_of, limit=bound))
+        reply = call_reply.done(key or None, outcome, duplicate_of=duplicate_of, limit=bound)
+        return pack(reply.without_key)
 
     def raised(self, failure: ToolFailure, error: BaseException | None) -> RawValue:
         """See `protocols.Replies`: a READ that failed had no effect."""

@@ -101,7 +101,13 @@ class _Guard(ActivityInboundInterceptor):
         async def invoke(args: Sequence[Any]) -> Any:
             return await super(_Guard, self).execute_activity(replace(input, args=args))
 
-        call = GuardedCall(guarded, ActionHeader.read(input.headers, activity=guarded.name))
+        header = ActionHeader.read(
+            input.headers,
+            activity=guarded.name,
+            activity_id=activity.info().activity_id,
+            args=input.args,
+        )
+        call = GuardedCall(guarded, header)
         try:
             async with beating(self._heartbeats.again):
                 return await attempt(self._ledger, call, invoke, input.args)

@@ -122,7 +122,7 @@ class Replies(Protocol):
         """Reply with a recorded outcome.
 
         Args:
-            key: The action; empty for a READ that has none.
+            key: The call's own action; empty for a READ that has none.
             outcome: What is recorded.
             duplicate_of: The action whose receipt this is, where another one did it.
             limit: Characters of the result that travel; None is the default.

@@ -27,6 +27,7 @@ from ...errors import Fenced, LedgerUnavailable, RunNotRunning, StatementRefused
 from ...ledger import ActionLedger, Conversation, ThreadLedger
 from ...logs import Log
 from ..app.app import App
+from ..contract.conversation import Completion
 from ..contract.encoding import pack, to_text, unpack
 from ..contract.turns import (
     CALL_MODEL,
@@ -141,7 +142,7 @@ class TurnActivities:
                 step=turn.step,
                 reason=err.message,
             )
-        result = TurnResult(turn.completion, turn.version, turn.epoch, unrecorded=turn)
+        result = TurnResult(Completion(), turn.version, turn.epoch, unrecorded=turn)
         if len(to_text(result)) > MAX_TRAVELLING:
             # Too large to travel: this attempt tries until the ledger is back.
             result = await hold(lambda: commit_turn(self._threads, turn))

@@ -6,6 +6,8 @@ next version. The first commit of a turn stands: a later one gets that one back.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ...identity import position
 from ...ledger import Committed, Conversation, NewMessage, ThreadLedger, Turn
 from ...logs import Log
@@ -25,7 +27,7 @@ def recorded_turn(found: Conversation, request: CallModel) -> TurnResult | None:
     for one in found.messages:
         same_turn = one.run_key == request.run_key and one.step == request.step
         if one.role == "assistant" and same_turn:
-            return TurnResult(read_completion(one), one.version, one.epoch, tokens)
+            return TurnResult(_decided(read_completion(one)), one.version, one.epoch, tokens)
     if found.request is not None and found.request.reply is not None:
         replied = from_text(RunResult, found.request.reply)
         version = found.thread.version
@@ -104,5 +106,10 @@ def _standing(committed: Committed, turn: RecordTurn) -> TurnResult:
     tokens = Usage(committed.input_tokens, committed.output_tokens)
     earlier = committed.earlier
     if earlier is None:
-        return TurnResult(turn.completion, committed.version, turn.epoch, tokens)
-    return TurnResult(read_completion(earlier), earlier.version, earlier.epoch, tokens)
+        return TurnResult(_decided(turn.completion), committed.version, turn.epoch, tokens)
+    return TurnResult(_decided(read_completion(earlier)), earlier.version, earlier.epoch, tokens)
+
+
+def _decided(completion: Completion) -> Completion:
+    """Return what the run, and people, read of a completion."""
+    return replace(completion, provider_state=None)

@@ -79,7 +79,7 @@ def step_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHe
         node_seconds=limits.node_seconds,
         thread_id=found.thread_id,
         content_limit=SHOWN_CONTENT,
-        purpose=purpose,
+        unplanned=purpose,
     )
 
 

@@ -36,7 +36,7 @@ async def test_what_cannot_begin_is_skipped_in_the_end(
     monkeypatch.setattr(workflow, "set_current_details", lambda details: None)
     undo = Undo(RUN, Progress(agent="", prompt=""), elsewhere=undo_in_child)
     header = ActionHeader(
-        RUN, Position("undo-0.0"), "d", purpose="undo", undoes=ActionKey("r/1:0.0")
+        RUN, Position("undo-0.0"), "d", unplanned="undo", undoes=ActionKey("r/1:0.0")
     )
     step = UndoStep(ActionKey("r/1:0.0"), "refund", CallLimits(1, 1), "Undo", header=header)
 

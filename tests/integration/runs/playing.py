@@ -21,6 +21,8 @@ T = TypeVar("T")
 SOON: Final = 40.0
 """Seconds: far longer than anything takes here, far shorter than what hangs."""
 HANGS: Final = 60.0
+LONG: Final = "x" * 900_000
+"""What a model may say beside its calls. After five of these the run continues as new."""
 
 
 @dataclass

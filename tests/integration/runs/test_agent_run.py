@@ -326,27 +326,6 @@ async def test_a_conversation_may_grow_beyond_what_temporal_carries(bench: Bench
     assert [len(result.content) for result in ran.results] == [250_002] * 12
 
 
-@tool(effect=Effect.AT_MOST_ONCE)
-async def quote(part: int) -> str:
-    """Return what is twice as long within a JSON text."""
-    return '"' * 3_900
-
-
-async def test_a_turn_that_does_not_fit_a_request_ends_the_run_and_not_in_a_loop(
-    bench: Bench,
-) -> None:
-    calls = [("quote", {"part": part}) for part in range(100)]
-    script = [call(*calls, ids=["x" * 2_000] * 100), say("Done.")]
-
-    async with bench.serving(one_agent([quote], script)) as client:
-        run = await client.start("agent", "go", id="too-large")
-        with pytest.raises(ConversationTooLarge, match="turn 2 has 17"):
-            await run.result()
-        actions = await run.actions()
-
-    assert [action.state for action in actions] == ["ok"] * 100
-
-
 async def test_a_prompt_that_does_not_fit_a_request_ends_the_run_and_not_in_a_loop(
     bench: Bench,
 ) -> None:

@@ -30,7 +30,7 @@ from commitline.ledger import Action, Outcome
 from commitline.workflows import RunResult
 
 from .bench import Bench, commitline, eventually, fresh_id, rolled_over
-from .playing import SOON, Says, Signals, turn_of
+from .playing import LONG, SOON, Says, Signals, turn_of
 
 CALLED: Counter[str] = Counter()
 
@@ -47,13 +47,6 @@ async def charge(order: str) -> str:
     """Charge an order, once in the world."""
     CALLED[f"charge {order}"] += 1
     return f"charged {order}"
-
-
-@tool(effect=Effect.READ)
-async def read(part: int) -> str:
-    """Return as much as travels: the server soon suggests to continue as new."""
-    CALLED["read"] += 1
-    return "x" * 190_000
 
 
 def notices(request: ModelRequest) -> list[str]:
@@ -180,10 +173,9 @@ async def test_a_reset_goes_back_over_a_continue_as_new(bench: Bench) -> None:
         turn = turn_of(request)
         if turn == 5:
             return say("Done.")
-        reads = [("read", {"part": part}) for part in range(3)]
-        return call(("note", {"what": f"{turn}"}), *reads)
+        return call(("note", {"what": f"{turn}"}), text=LONG)
 
-    app, model = app_of(answer, note, read)
+    app, model = app_of(answer, note)
     async with bench.serving(app) as client:
         run = await client.start("agent", "go", id=fresh_id())
         live = await result_of(run)
@@ -534,10 +526,9 @@ async def test_a_fork_over_a_continue_as_new_goes_another_way(bench: Bench) -> N
         turn = turn_of(request)
         if turn == 5 or notices(request):
             return say(f"Done after {turn}.")
-        reads = [("read", {"part": part}) for part in range(3)]
-        return call(("note", {"what": f"{turn}"}), *reads)
+        return call(("note", {"what": f"{turn}"}), text=LONG)
 
-    app, model = app_of(answer, note, read)
+    app, model = app_of(answer, note)
     async with bench.serving(app) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await result_of(run)

@@ -33,7 +33,7 @@ from commitline.operating.decisions import call_named
 from commitline.tests.builders import action_request, attempt
 
 from .bench import Bench, eventually, fresh_id
-from .playing import HANGS, SOON, Signals, seen
+from .playing import HANGS, LONG, SOON, Signals, seen
 
 CALLED: Counter[str] = Counter()
 
@@ -266,16 +266,11 @@ async def test_a_reset_to_wherever_goes_on_with_the_same_run_of_its_sub_agent(
 
 
 async def test_one_that_continues_as_new_stays_the_same_run(bench: Bench, signals: Signals) -> None:
-    @tool(effect=Effect.READ)
-    async def read(part: int) -> str:
-        return "x" * 190_000
-
     def goes_on(request: ModelRequest) -> Completion:
         turn = sum(message.role == "assistant" for message in request.messages)
-        reads = [("read", {"part": part}) for part in range(3)]
-        return call(("note", {"what": f"{turn}"}), *reads) if turn < 5 else say("read")
+        return call(("note", {"what": f"{turn}"}), text=LONG) if turn < 5 else say("read")
 
-    app = app_of(researcher(*[goes_on] * 6, tools=[note, read]), calling("x"), say("Done."))
+    app = app_of(researcher(*[goes_on] * 6, tools=[note]), calling("x"), say("Done."))
     async with bench.serving(app) as client:
         ran = await bench.start(client)
         ((key, child, *_),) = await children(bench)

@@ -20,7 +20,7 @@ from commitline.handles.thread_request import MAX_TEXT
 from commitline.identity import thread_workflow
 
 from .bench import Bench, eventually, fresh_id, rolled_over
-from .playing import SOON, Signals, asked, computed_app, seen, within
+from .playing import LONG, SOON, Signals, asked, computed_app, seen, within
 
 CALLED: Counter[str] = Counter()
 
@@ -367,19 +367,18 @@ async def test_a_start_needs_an_id_or_a_thread_and_not_both(
 
 @tool(effect=Effect.IDEMPOTENT)
 async def fetch(number: int) -> str:
-    """Return as much as travels: the server soon suggests to continue as new."""
     CALLED["fetch"] += 1
-    return "x" * 250_000
+    return "fetched"
 
 
 FETCHING = 5
-"""Turns of three fetches each, over a history of 4 MiB and more."""
+"""Turns at which the model says much, over a history of 4 MiB and more."""
 
 
 def fetching_first(request: ModelRequest) -> Completion:
     turn = sum(one.role == "assistant" for one in request.messages)
     if turn < FETCHING:
-        return call(*[("fetch", {"number": 3 * turn + index}) for index in range(3)])
+        return call(("fetch", {"number": turn}), text=LONG)
     return echo(request)
 
 
@@ -434,7 +433,7 @@ async def test_requests_are_neither_lost_nor_doubled_over_a_continue_as_new(
     said = [one.text for one in messages if one.role == "user"]
     assert (said[0], sorted(said[1:])) == ("much", ["second", "third"])
     assert [one.step for one in messages if one.role == "assistant"] == list(range(FETCHING + 3))
-    assert (model.calls, CALLED["fetch"]) == (FETCHING + 3, 3 * FETCHING)
+    assert (model.calls, CALLED["fetch"]) == (FETCHING + 3, FETCHING)
 
 
 _OPENING_WAITS = """
@@ -480,7 +479,7 @@ async def test_a_request_that_comes_while_the_next_execution_opens_is_answered_o
     assert [reply.output for reply in replies] == ["1: much", "2: more"]
     assert result == replies[1]
     assert len(asked_for) == len(set(asked_for))
-    assert (model.calls, CALLED["fetch"]) == (FETCHING + 2, 3 * FETCHING)
+    assert (model.calls, CALLED["fetch"]) == (FETCHING + 2, FETCHING)
 
 
 async def test_a_start_is_joined_after_its_run_continued_as_new(
@@ -507,4 +506,4 @@ async def test_a_start_is_joined_after_its_run_continued_as_new(
     info = described.raw_description.workflow_execution_info
     assert info.first_run_id != described.run_id, "it never continued as new"
     assert {result.output for result in results} == {"1: much"}
-    assert CALLED["fetch"] == 3 * FETCHING
+    assert CALLED["fetch"] == FETCHING
