@@ -42,4 +42,4 @@ async def offer_to_any_worker() -> None:
         await activity.client().workflow_service.reset_sticky_task_queue(request, timeout=_ANSWER)
     except RPCError as err:
         # Then the workflow goes on a second later.
-        log.debug("worker.loss_not_told", reason=err.message)
+        log.info("worker.loss_not_told", reason=err.message)

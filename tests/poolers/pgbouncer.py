@@ -56,7 +56,7 @@ def pgbouncer(database_url: str) -> Iterator[str]:
                 [BINARY, ini], stdout=log, stderr=log, user=owner.st_uid, group=owner.st_gid
             )
         try:
-            url = make_conninfo(database_url, host=folder, port=_PORT)
+            url = make_conninfo(database_url, host=str(folder), port=_PORT)
             _wait_for(process, url, folder / "log")
             yield url
         finally:

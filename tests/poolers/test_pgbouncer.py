@@ -127,9 +127,9 @@ async def test_statements_are_prepared_only_if_it_is_told_to_and_this_pgbouncer_
     prepared = [await prepared_in(pool) for _ in range(CLIENTS)]
 
     others = "datname = current_database() and pid <> pg_backend_pid() and state is not null"
-    assert direct.execute(
-        "select count(*) from pg_stat_activity where " + others  # type: ignore[arg-type]
-    ).fetchone() == (SESSIONS,)
+    assert direct.execute("select count(*) from pg_stat_activity where " + others).fetchone() == (
+        SESSIONS,
+    )
     assert any(prepared) is (told is True and version() >= KEEPS_STATEMENTS)
 
 
