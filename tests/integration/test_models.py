@@ -10,19 +10,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 import pytest
-from pydantic_ai.exceptions import ModelHTTPError
-from pydantic_ai.models import Model as WireModel
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.function import FunctionModel
-from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.google import GoogleProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from commitline.activities.contract.conversation import (
     Completion,
@@ -46,6 +37,10 @@ from commitline.errors import (
     ModelUnavailable,
 )
 from commitline.testing.openai_server import Answer, OpenAIServer, tool_call
+from commitline.tests.integration.wire_models import wire_model
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model as WireModel
 
 CHARGE = ToolDefinition(
     name="charge_card",
@@ -96,21 +91,9 @@ async def _model(monkeypatch: pytest.MonkeyPatch, base_url: str) -> AsyncIterato
         await model.aclose()
 
 
-@asynccontextmanager
-async def _native(provider: str, server: OpenAIServer) -> AsyncIterator[WireModel]:
-    models: dict[str, WireModel] = {
-        "openai": OpenAIResponsesModel(
-            "gpt-test", provider=OpenAIProvider(base_url=server.base_url, api_key="none")
-        ),
-        "anthropic": AnthropicModel(
-            "claude-test", provider=AnthropicProvider(base_url=server.url, api_key="none")
-        ),
-        "google": GoogleModel(
-            "gemini-test", provider=GoogleProvider(base_url=server.url, api_key="none")
-        ),
-    }
-    async with models[provider] as model:
-        yield model
+def _native(provider: str, server: OpenAIServer) -> WireModel:
+    names = {"openai": "gpt-test", "anthropic": "claude-test", "google": "gemini-test"}
+    return wire_model(provider, server, names[provider])
 
 
 async def _complete(
@@ -399,8 +382,7 @@ async def test_a_trimming_model_sends_the_newer_half_until_it_fits() -> None:
     too_long: Answer = {"status": 400, "body": {"error": _OPENAI_TOO_LONG}}
     script: list[Answer] = [too_long, too_long, {"message": {"content": "Done."}}]
     with OpenAIServer(script, call_ids="[a-zA-Z0-9_-]{1,64}") as server:
-        provider = OpenAIProvider(base_url=server.base_url, api_key="none")
-        async with OpenAIChatModel("gpt-test", provider=provider) as native:
+        async with wire_model("chat", server, "gpt-test") as native:
             model = TrimmingModel(PydanticAIModel(native))
             answer = await model.complete(_request(*said))
 
@@ -599,6 +581,9 @@ async def test_a_dropped_connection_is_unavailable_with_every_provider(provider:
 
 @pytest.mark.parametrize("status", [0, 42, 302, 999])
 async def test_an_implausible_status_is_rejected_and_named(status: int) -> None:
+    from pydantic_ai.exceptions import ModelHTTPError
+    from pydantic_ai.models.function import FunctionModel
+
     async def fail(*_: object) -> Any:
         raise ModelHTTPError(status, "gpt-test", "upstream")
 
@@ -619,6 +604,8 @@ async def test_an_implausible_status_is_rejected_and_named(status: int) -> None:
 async def test_other_errors_are_final_unless_they_are_of_the_connection(
     error: Exception, expected: type[Exception]
 ) -> None:
+    from pydantic_ai.models.function import FunctionModel
+
     async def fail(*_: object) -> Any:
         raise error
 

@@ -13,20 +13,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic_ai.models import Model as WireModel
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.fallback import FallbackModel
-from pydantic_ai.models.google import GoogleModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.google import GoogleProvider
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from commitline.activities.contract.conversation import (
     Completion,
@@ -41,6 +33,10 @@ from commitline.activities.model.scripted_model import call, say
 from commitline.canonical import dumps
 from commitline.errors import ModelRejected
 from commitline.testing.openai_server import Answer, OpenAIServer, calls_and_results, tool_call
+from commitline.tests.integration.wire_models import wire_model
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model as WireModel
 
 MISTRAL = "[a-zA-Z0-9]{9}"
 ANTHROPIC = "[a-zA-Z0-9_-]+"
@@ -104,25 +100,11 @@ def _twice(*answers: Answer) -> list[Answer]:
     return [answer for answer in answers for _ in range(2)]
 
 
-def _wire_model(kind: str, server: OpenAIServer, name: str = "m") -> WireModel:
-    openai = OpenAIProvider(base_url=server.base_url, api_key="none")
-    match kind:
-        case "openai":
-            return OpenAIResponsesModel(name, provider=openai)
-        case "anthropic":
-            provider = AnthropicProvider(base_url=server.url, api_key="none")
-            return AnthropicModel(name, provider=provider)
-        case "google":
-            return GoogleModel(name, provider=GoogleProvider(base_url=server.url, api_key="none"))
-        case _:
-            return OpenAIChatModel(name, provider=openai)
-
-
 @asynccontextmanager
 async def _model(
     server: OpenAIServer, kind: str = "chat", name: str = "m"
 ) -> AsyncIterator[PydanticAIModel]:
-    async with _wire_model(kind, server, name) as model:
+    async with wire_model(kind, server, name) as model:
         yield PydanticAIModel(model)
 
 
@@ -223,6 +205,8 @@ async def test_two_models_behind_one_gateway_are_two_providers() -> None:
 
 
 async def test_a_model_that_falls_back_on_another_sends_ids_that_both_take() -> None:
+    from pydantic_ai.models.fallback import FallbackModel
+
     conversation = Conversation()
     first = _calling(("call_1", "charge", "{}"), reasoning_content="Thoughts.")
     done: Answer = {"message": {"content": "Done."}}
@@ -230,7 +214,7 @@ async def test_a_model_that_falls_back_on_another_sends_ids_that_both_take() -> 
         main = stack.enter_context(OpenAIServer([*_twice(first), *[{"status": 503}] * 2]))
         spare = stack.enter_context(OpenAIServer(_twice(done), call_ids=MISTRAL))
         models = [
-            await stack.enter_async_context(_wire_model("chat", server)) for server in (main, spare)
+            await stack.enter_async_context(wire_model("chat", server)) for server in (main, spare)
         ]
         model = PydanticAIModel(FallbackModel(models[0], models[1]))
 
@@ -454,7 +438,7 @@ THINKS: dict[str, dict[str, Any]] = {
 
 def _native(kind: str, server: OpenAIServer) -> WireModel:
     # A reasoning model's name, as pydantic-ai sends encrypted reasoning to no other.
-    return _wire_model(kind, server, name="gpt-5" if kind == "openai" else "m")
+    return wire_model(kind, server, name="gpt-5" if kind == "openai" else "m")
 
 
 async def _after_thinking(first: str, then: str, *, elsewhere: bool) -> str:
