@@ -21,10 +21,10 @@ demo: $(VENV)/.installed-demo ## Kill workers at the worst moments; count charge
 	$(BIN)/commitline demo
 
 test: $(VENV)/.installed-all ## Run the tests, against real servers that it starts itself.
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow and not pgbouncer'
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not pgbouncer'
 
 test-full: $(VENV)/.installed-all ## The same, and the tests that are marked slow.
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer'
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer'
 
 test-pgbouncer: $(VENV)/.installed-all ## The tests behind a real PgBouncer, which must be installed.
 	$(BIN)/pytest tests/poolers
