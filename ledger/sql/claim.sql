@@ -28,8 +28,9 @@ with run as (
        and (%(domain_key)s::text is not null or not exists (
             select from agent_actions
              where coalesce(thread_id, run_key) = %(thread)s and tool = %(tool)s
-               and effective_digest = %(effective_digest)s
-               and parked_at is not null and domain_key is null and duplicate_of is null
+               and effective_digest = %(effective_digest)s and status = 'pending'
+               and (parked_at is not null or reopened_at is not null)
+               and domain_key is null and duplicate_of is null
                and (run_key <> %(run_key)s
                     or split_part(position, '.', 1) <> split_part(%(position)s, '.', 1))))
     on conflict (key) do nothing
@@ -67,13 +68,14 @@ select *, clock_timestamp() as now from agent_actions
 select undoes_domain_key from agent_actions where key = %(key)s;
 
 -- open_unknown: an equal call of a tool without a domain key, by another turn or another run of
--- the same conversation, that is still unknown. Two equal calls in one message (the part of the
--- position before the dot) are two calls. Locked: it must not be settled before the row that
--- repeats it is written, which is settled with it.
+-- the same conversation, that is still unknown, also while it is tried again. Two equal calls in
+-- one message (the part of the position before the dot) are two calls. Locked: it must not be
+-- settled before the row that repeats it is written, which is settled with it.
 select *, clock_timestamp() as now from agent_actions
  where coalesce(thread_id, run_key) = %(thread)s and tool = %(tool)s
-   and effective_digest = %(effective_digest)s
-   and parked_at is not null and domain_key is null and duplicate_of is null
+   and effective_digest = %(effective_digest)s and status = 'pending'
+   and (parked_at is not null or reopened_at is not null)
+   and domain_key is null and duplicate_of is null
    and (run_key <> %(run_key)s
         or split_part(position, '.', 1) <> split_part(%(position)s, '.', 1))
  order by created_at, key

@@ -299,10 +299,10 @@ create index agent_actions_by_time on agent_actions (created_at);
 -- What waits for a person, the longest waiting first (list_actions).
 create index agent_actions_parked on agent_actions (created_at, key) where parked_at is not null;
 -- An unknown action of a tool without a domain key holds back its own repetition in the whole
--- conversation (open_unknown).
+-- conversation, also while it is tried again (open_unknown).
 create index agent_actions_open_unknown
     on agent_actions (coalesce(thread_id, run_key), tool, effective_digest)
-    where parked_at is not null and domain_key is null;
+    where (parked_at is not null or reopened_at is not null) and domain_key is null;
 -- The calls that were answered with another action.
 create index agent_actions_repeats on agent_actions (duplicate_of)
     where duplicate_of is not null;

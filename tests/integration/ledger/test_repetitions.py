@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from commitline.identity import RunKey
@@ -50,6 +52,24 @@ async def test_an_unknown_that_became_known_holds_nothing_back_any_more(
     await ledger.settle(first.key, RECEIPT, by="ada")
 
     await dispatched(ledger, action(run=RUN_B))
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+async def test_an_unknown_that_is_tried_again_holds_back_its_repetition_until_it_is_known(
+    ledger: ActionLedger, *, repeats: bool
+) -> None:
+    first = await parked(ledger, action())
+    assert await ledger.undo.reopen(first.key)
+
+    claim = await ledger.claim(action(run=RUN_B), replace(attempt(), repeats=repeats))
+
+    assert isinstance(claim, Parked)
+    assert claim.action.duplicate_of == first.key
+    await ledger.record(first, RECEIPT)
+    repeat = await ledger.get(claim.action.key)
+    assert repeat is not None
+    assert repeat.recorded == RECEIPT
+    await dispatched(ledger, action("1.0", run=RUN_B))
 
 
 async def test_a_row_without_a_conversation_counts_for_its_run(ledger: ActionLedger) -> None:
