@@ -182,7 +182,11 @@ class RelayLedger(LedgerCalls):
 
         async def work(connection: Connection) -> bool:
             async with transaction(connection):
-                seen = {"run_key": run.run_key, "state": run.state}
+                seen = {
+                    "run_key": run.run_key,
+                    "state": run.state,
+                    "workflow_id": run.workflow_id,
+                }
                 end = {"workflow_status": workflow_status, "ended_at": ended_at}
                 if not await execute(connection, "end_lost", **seen, **end):
                     return False

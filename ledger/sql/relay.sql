@@ -131,11 +131,13 @@ update agent_runs r set looked_at = clock_timestamp()
 returning r.*, clock_timestamp() as now;
 
 -- end_lost: end a run whose workflow has ended without recording it. Not if the run's state has
--- changed since the relay looked: an undo may have begun.
+-- changed since the relay looked: an undo may have begun. Nor if another workflow carries it out by
+-- now, as a sub-agent's run whose parent was reset: no claim would open that again.
 update agent_runs
    set state = 'ended', workflow_status = %(workflow_status)s,
        ended_attempt_at = greatest(ended_attempt_at, %(ended_at)s::timestamptz)
  where run_key = %(run_key)s and state = %(state)s and state <> 'ended'
+   and workflow_id = %(workflow_id)s
 returning run_key;
 
 -- park_lost: park what such a run left dispatched, where no worker can look it up.

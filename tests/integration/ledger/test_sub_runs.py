@@ -119,6 +119,22 @@ async def open_again(ledger: ActionLedger, run: RunKey, workflow_id: str) -> Run
     )
 
 
+async def test_a_relay_that_saw_the_workflow_before_gone_does_not_end_the_next_one(
+    ledger: ActionLedger, sub_runs: SubRunLedger
+) -> None:
+    await give(sub_runs)
+    seen = await run_of(ledger, MIDDLE)
+    former = await give(sub_runs, to="support/0.0/b", second=5)
+    await give(sub_runs, to="support/0.0/b", second=5, ended=former)
+
+    ended = await ledger.relay.end_lost(seen, workflow_status="canceled", ended_at=after_noon(4))
+
+    assert not ended
+    await claim(ledger, MIDDLE, "support/0.0/b", second=6)
+    newer = await run_of(ledger, MIDDLE)
+    assert await ledger.relay.end_lost(newer, workflow_status="terminated", ended_at=after_noon(7))
+
+
 async def test_only_who_owns_it_ends_it_and_a_later_call_goes_on_with_it(
     ledger: ActionLedger, sub_runs: SubRunLedger
 ) -> None:
