@@ -56,8 +56,8 @@ class ToolDecorator:
     """Exceptions that mean what `ToolRefused` means: declined, nothing happened."""
     retry_on: Exceptions | type[BaseException] | None = None
     """Exceptions that are worth another try, as far as the effect allows one. None: connection
-    errors, the time-outs of HTTP clients, `ToolTimeout`, and 408, 409, 429, 5xx (by a status in an
-    attribute, never by a number in a text)."""
+    errors and time-outs of the well-known clients, `ToolTimeout`, and 408, 409, 429, 5xx (by a
+    status in an attribute, never by a number in a text)."""
     tries: int = 3
     """How often the tool may fail a call by ``retry_on`` or `NotAttempted`, in all attempts
     together. Dead workers and outages of the ledger do not count."""

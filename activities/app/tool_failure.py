@@ -1,8 +1,9 @@
 """What an exception of a tool means: can something have happened, and may another try help?
 
-Two things decide: the class of the exception, and the status code that it carries as a number
-in an attribute. A number in the text of a message is no status code. No HTTP library is imported
-for this; the well-known ones are recognised by the names of their classes.
+Two things decide: the class of the exception, and the status code that it carries in an attribute
+(HTTP's as a number, Postgres's as ``sqlstate``). A number in the text of a message is no status
+code. No client is imported for this; the well-known ones are recognised by the names of their
+classes.
 """
 
 from __future__ import annotations
@@ -56,8 +57,20 @@ _RETRYABLE_CLASSES: Final = frozenset(
         ("redis", "TimeoutError"),
         ("azure", "ServiceRequestError"),
         ("azure", "ServiceResponseError"),
+        ("azure", "IncompleteReadError"),
+        ("openai", "APIConnectionError"),
+        ("anthropic", "APIConnectionError"),
+        ("elastic_transport", "ConnectionError"),
+        ("elastic_transport", "ConnectionTimeout"),
+        ("pymongo", "ConnectionFailure"),
+        ("psycopg", "OperationalError"),
+        ("psycopg2", "OperationalError"),
+        ("sqlalchemy", "TimeoutError"),
     }
 )
+# What Postgres answers and a later try may not get: no connection, rolled back (a deadlock, a
+# serialization failure), no resources, a lock or a time-out, it shuts down.
+_RETRYABLE_SQLSTATES: Final = ("08", "40", "53", "55P03", "57014", "57P")
 _RETRYABLE_GRPC: Final = frozenset(
     {"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "ABORTED", "INTERNAL", "UNKNOWN"}
 )
@@ -187,16 +200,21 @@ def _is_transient(error: BaseException) -> bool:
     status = _status(error)
     if status is not None:
         return status in RETRYABLE_STATUSES
-    if isinstance(error, ConnectionError | TimeoutError | ToolTimeout):
-        return True
-    reason = getattr(error, "reason", None)
-    if isinstance(reason, ConnectionError | TimeoutError):
-        return True  # urllib wraps what happened
+    sqlstate = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if isinstance(sqlstate, str):
+        return sqlstate.startswith(_RETRYABLE_SQLSTATES)
     names = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__}
     if ("grpc", "RpcError") in names:
         code = getattr(error, "code", None)
         return callable(code) and getattr(code(), "name", None) in _RETRYABLE_GRPC
-    return bool(names & _RETRYABLE_CLASSES)
+    if (
+        isinstance(error, ConnectionError | TimeoutError | ToolTimeout)
+        or names & _RETRYABLE_CLASSES
+    ):
+        return True
+    # SQLAlchemy and urllib wrap what happened.
+    wrapped = getattr(error, "orig" if ("sqlalchemy", "DBAPIError") in names else "reason", None)
+    return isinstance(wrapped, Exception) and _is_transient(wrapped)
 
 
 def _status(error: BaseException) -> int | None:

@@ -9,7 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
+import sqlalchemy.exc
+from psycopg_pool import PoolTimeout
 
 from commitline.activities.app.contained_error import ContainedError
 from commitline.activities.app.tool_failure import FailureKind, ToolFailure, classify, retry_after
@@ -165,6 +168,13 @@ def test_urllib_is_read_by_its_reason_and_its_code() -> None:
         ),
         (of_library("aiohttp.client_exceptions", "ClientPayloadError"), FailureKind.TRANSIENT),
         (of_library("aiohttp.client_exceptions", "InvalidURL", "ClientError"), FailureKind.OTHER),
+        (of_library("openai", "APITimeoutError", "APIConnectionError"), FailureKind.TRANSIENT),
+        (of_library("elastic_transport", "ConnectionTimeout"), FailureKind.TRANSIENT),
+        (
+            of_library("pymongo.errors", "AutoReconnect", "ConnectionFailure"),
+            FailureKind.TRANSIENT,
+        ),
+        (of_library("pymongo.errors", "DuplicateKeyError", "WriteError"), FailureKind.OTHER),
         (of_library("somebody.httpx", "TransportError"), FailureKind.OTHER),
         (of_library("httpx_extras", "TransportError"), FailureKind.OTHER),
     ],
@@ -185,6 +195,31 @@ def test_the_real_clients_errors_are_recognised() -> None:
         answer = httpx.Response(status, request=request)
         error = httpx.HTTPStatusError("no", request=request, response=answer)
         assert classify(error) is kind
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (psycopg.OperationalError("connection refused"), FailureKind.TRANSIENT),
+        (psycopg.errors.ConnectionTimeout(), FailureKind.TRANSIENT),
+        (psycopg.errors.AdminShutdown(), FailureKind.TRANSIENT),
+        (psycopg.errors.DeadlockDetected(), FailureKind.TRANSIENT),
+        (psycopg.errors.UniqueViolation(), FailureKind.OTHER),
+        (psycopg.errors.DiskFull(), FailureKind.TRANSIENT),
+        (psycopg.errors.InvalidPassword(), FailureKind.OTHER),
+        (psycopg.InterfaceError("the connection is closed"), FailureKind.OTHER),
+        (PoolTimeout("no connection"), FailureKind.TRANSIENT),
+        (sqlalchemy.exc.TimeoutError("no connection"), FailureKind.TRANSIENT),
+        (carrying(sqlstate="08003"), FailureKind.TRANSIENT),
+        (carrying(pgcode="23505"), FailureKind.OTHER),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_database_is_read_by_its_sqlstate_or_by_the_lost_connection(
+    error: Exception, kind: FailureKind
+) -> None:
+    assert classify(error) is kind
+    assert classify(sqlalchemy.exc.DBAPIError("select 1", {}, error)) is kind
 
 
 def test_a_response_with_a_plain_client_error_is_read_by_its_status() -> None:
