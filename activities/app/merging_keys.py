@@ -9,19 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic_core import SchemaValidator, core_schema
+from pydantic_core import core_schema
 
 from .core_schemas import rewritten
 
 
-def validator_of(schema: Any) -> SchemaValidator | None:
-    """Return a validator of pydantic's that refuses keys which become one.
-
-    None where no dictionary is read, and so the one that pydantic made will do.
-    """
-    checked = rewritten(schema, _checked)
-    # A nested model would bring the validator that it has already.
-    return None if checked == schema else SchemaValidator(checked, _use_prebuilt=False)
+def keys_checked(schema: Any) -> Any:
+    """Return a schema that refuses keys which become one."""
+    return rewritten(schema, _checked)
 
 
 def _checked(part: dict[str, Any]) -> Any:

@@ -18,9 +18,9 @@ from ...canonical import Json, dumps, parse
 from ...errors import DefinitionError
 from ..contract.conversation import Completion, ToolCall
 from ..contract.final_result import FINAL_RESULT
-from .merging_keys import validator_of
 from .unwritten_fields import check_written
 from .validation import explain
+from .validator import validator_of
 
 _WRAPPED: Final = "value"
 """The parameter that holds a value that is no object."""

@@ -155,7 +155,7 @@ def _literal(value: Any, at: Path, references: list[Reference]) -> Json:
         return [_literal(item, [*at, index], references) for index, item in enumerate(value)]
     if isinstance(value, set | frozenset):
         raise TypeError("a set has no order, and a plan that is started again must be the same")
-    return to_jsonable_python(value, by_alias=True, bytes_mode="base64")
+    return to_jsonable_python(value, by_alias=True, bytes_mode="base64", round_trip=True)
 
 
 def _object(value: Mapping[Any, Any], at: Path, references: list[Reference]) -> Json:

@@ -18,13 +18,13 @@ from pydantic.fields import FieldInfo
 
 from ...canonical import dumps
 from ...errors import DefinitionError
-from .merging_keys import validator_of
 from .ordered_sets import serializer_of
 from .state import State
 from .state_model import check_state_model
 from .tool_context import ToolContext
 from .unwritten_fields import check_written
 from .validation import explain
+from .validator import validator_of
 
 _FROM_VALIDATORS: Final = frozenset({"value_error", "assertion_error"})
 """The kinds of pydantic's errors that a validator of the application raised."""

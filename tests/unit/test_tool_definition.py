@@ -23,7 +23,19 @@ from pydantic import (
     computed_field,
 )
 
-from commitline import Agent, App, Effect, ScriptedModel, State, Tool, ToolContext, tool
+from commitline import (
+    Agent,
+    App,
+    Effect,
+    Plan,
+    ScriptedModel,
+    State,
+    Tool,
+    ToolContext,
+    result_of,
+    step,
+    tool,
+)
 from commitline.activities.contract.deadlines import RunLimits
 from commitline.canonical import dumps, parse
 from commitline.errors import (
@@ -554,6 +566,36 @@ def test_what_a_model_computes_or_keeps_to_itself_is_no_argument() -> None:
     assert effective == '{"parcels":[{"grams":1500}],"by":{"air":{"grams":2}}}'
     (found,) = ship.bind(effective, CONTEXT)["parcels"]
     assert found.kilograms == 1.5
+
+
+def test_what_a_model_has_computed_is_left_out_of_what_is_read_and_other_extras_are_not() -> None:
+    @tool(effect=Effect.IDEMPOTENT)
+    async def send_back(grams: int, result: dict[str, list[Parcel]]) -> None: ...
+
+    @tool(effect=Effect.IDEMPOTENT, compensate=send_back)
+    async def ship(grams: int) -> dict[str, list[Parcel]]:
+        return {"air": [Parcel(grams=grams)]}
+
+    returned = ship.encode({"air": [Parcel(grams=1500)]})
+    undone = send_back.effective(send_back.undo_arguments('{"grams":1500}', returned))
+    given = send_back.effective({"grams": 1, "result": {"air": [{"grams": 2, "kilograms": 9}]}})
+
+    assert returned.result == '{"air":[{"grams":1500,"kilograms":1.5}]}'
+    assert undone == '{"grams":1500,"result":{"air":[{"grams":1500}]}}'
+    assert given == '{"grams":1,"result":{"air":[{"grams":2}]}}'
+    with pytest.raises(InvalidArguments, match="pounds: Extra inputs are not permitted"):
+        send_back.effective({"grams": 1, "result": {"air": [{"grams": 2, "pounds": 9}]}})
+
+
+def test_a_step_of_a_plan_takes_a_model_that_computes_fields_and_forbids_others() -> None:
+    @tool(effect=Effect.IDEMPOTENT)
+    async def ship(parcels: list[Parcel]) -> Parcel:
+        return parcels[0]
+
+    packed = step(ship, {"parcels": [Parcel(grams=1500)]}, name="first")
+    plan = Plan("ship", [packed, step(ship, {"parcels": [result_of(packed)]})])
+
+    assert plan.stages[0][0].arguments == '{"parcels":[{"grams":1500}]}'
 
 
 class Sealed(BaseModel):
