@@ -6,6 +6,7 @@ import json
 import random
 import string
 from collections.abc import Sequence
+from dataclasses import replace
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowHistory
@@ -52,6 +53,7 @@ def completion_of(history: WorkflowHistory, at: str) -> dict[str, object]:
 async def test_history_has_a_result_once_at_most_and_the_model_reads_the_whole(
     bench: Bench,
 ) -> None:
+    signature = letters(100)
     texts = {"act": letters(1_000), "export": letters(50_000), "look": letters(20_000)}
 
     @tool(effect=Effect.IDEMPOTENT)
@@ -66,7 +68,8 @@ async def test_history_has_a_result_once_at_most_and_the_model_reads_the_whole(
     async def look() -> str:
         return texts["look"]
 
-    script = [call(("act", {}), ("export", {}), ("look", {})), say("Done.")]
+    made = call(("act", {}), ("export", {}), ("look", {}))
+    script = [replace(made, provider_state={"signature": signature}), say("Done.")]
     async with bench.serving(one_agent([act, export, look], script)) as client:
         ran = await bench.start(client)
         history = await bench.history(ran.id)
@@ -79,6 +82,9 @@ async def test_history_has_a_result_once_at_most_and_the_model_reads_the_whole(
     assert (shown["status"], shown["content"]) == ("ok", texts["act"])
     events = b"".join(event.SerializeToString() for event in history.events)
     assert events.count(texts["act"].encode()) == 1
+    completions = [one.completion for one in ran.messages if one.completion is not None]
+    assert [one.provider_state for one in completions] == [{"signature": signature}]
+    assert signature.encode() not in events, "only the provider needs it"
     for at, name in (("0.1", "export"), ("0.2", "look")):
         shown = completion_of(history, at)
         assert (shown["status"], shown["recorded"], shown["partial"]) == ("ok", True, True)
@@ -132,7 +138,8 @@ async def test_what_is_told_of_a_call_does_not_follow_what_becomes_of_its_row(
 
     told = {one.name: (one.status, json.loads(one.content)) for one in ran.results}
     assert told["charge"] == ("ok", receipt)
-    assert told["mail"][0] == "unknown"
+    status, content = told["mail"]
+    assert (status, content["unknown"]["action"]) == ("unknown", unknown.key)
     notices = [one.text for one in ran.messages if one.text.startswith("[notice]")]
     assert len(notices) == 1
     assert 'settled by ada: it happened. Its result: "sent"' in notices[0]
