@@ -11,6 +11,9 @@ database, loads it to rebuild a run, and by default ends a run whose history is 
 pages, their indexes' and their TOAST's (``pg_relation_size`` after ``vacuum``), without the
 maps of free space and without the WAL. The official integration has no database.
 
+Each run is timed, too: a turn late in it against one at its beginning. Exits with 1 where
+Commitline's longest run takes more history, or more time for a late turn, than it may.
+
     python bench/history.py [--turns 10 50 100 200 400] [--json]
 """
 
@@ -22,10 +25,11 @@ import itertools
 import json
 import math
 import string
-from collections import Counter
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from random import Random
+from statistics import median
 from typing import Any, Final
 
 import psycopg
@@ -47,6 +51,12 @@ from commitline.testing import ScriptedModel, call, say
 
 TURNS: Final = (10, 50, 100, 200, 400)
 RESULT_BYTES: Final = 1000
+HISTORY_LIMIT: Final = 3_000
+"""Bytes of history for each turn."""
+LATE_LIMIT: Final = 1.2
+"""A turn at the end of a run, in turns around its tenth."""
+TIMED: Final = 20
+"""Turns whose median time is taken; a run of fewer than twice as many is not timed."""
 PATIENCE_SECONDS: Final = 600.0
 INSTRUCTIONS: Final = "You book the pages of a ledger, one at a time, and say when you are done."
 PROMPT: Final = "Book every page."
@@ -68,13 +78,13 @@ def call_of(turn: int) -> dict[str, Any]:
     return {"page": turn}
 
 
-_reached: Final = Counter[str]()
-"""How many calls the run at hand has come to: it may be ended early."""
+_reached: Final[list[float]] = []
+"""When the run at hand has come to each of its calls; it may be ended early."""
 
 
 def booked(page: int) -> str:
     """Return what the tool answers: letters and digits that look random, the same each time."""
-    _reached["calls"] += 1
+    _reached.append(time.perf_counter())
     return "".join(Random(page).choices(string.ascii_letters + string.digits, k=RESULT_BYTES))
 
 
@@ -119,9 +129,11 @@ class Measured:
     postgres_bytes: int
     ended: str | None = None
     """Why it did not come to its answer; its bytes are those that it reached."""
+    late: float | None = None
+    """The time of a turn at its end, in turns at its beginning; None where it was too short."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON data; without ``ended`` where it came to its answer."""
+        """Return it as JSON data, without what is None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -140,7 +152,27 @@ async def end_of(run: Run, id: str, client: Client) -> str | None:
         why = f"{type(err.cause).__name__}: {err.cause}"
     except CommitlineError as err:
         why = f"{type(err).__name__}: {err}"
-    return f"after {_reached['calls']} calls, {why}"
+    return f"after {len(_reached)} calls, {why}"
+
+
+def late_turn() -> float | None:
+    """Return the time of a turn at the end of the run at hand, in turns around its tenth."""
+    took = [after - before for before, after in itertools.pairwise(_reached)]
+    if len(took) + 1 < 2 * TIMED:
+        return None
+    return round(median(took[-TIMED:]) / median(took[:TIMED]), 2)
+
+
+def missed(found: list[Measured]) -> list[str]:
+    """Return what Commitline's longest run takes more of than it may, in words."""
+    longest = max((one for one in found if one.system == COMMITLINE), key=lambda one: one.turns)
+    a_turn, late = longest.history_bytes / longest.turns, longest.late
+    told = []
+    if longest.ended or a_turn > HISTORY_LIMIT:
+        told.append(f"history: {a_turn:,.0f} bytes a turn; at most {HISTORY_LIMIT:,}  MISSED")
+    if late is not None and late > LATE_LIMIT:
+        told.append(f"a late turn takes {late} times an early one; at most {LATE_LIMIT}  MISSED")
+    return told
 
 
 async def measure_commitline(stack: DevStack, client: Client, turns: int) -> Measured:
@@ -151,7 +183,8 @@ async def measure_commitline(stack: DevStack, client: Client, turns: int) -> Mea
     async with with_commitline(client, url, app_of(turns)) as run:
         ended = await end_of(run, run_id, client)
     grown = await postgres_bytes(url) - before
-    return Measured(COMMITLINE, turns, (await history_of(client, run_id)).bytes, grown, ended)
+    size = (await history_of(client, run_id)).bytes
+    return Measured(COMMITLINE, turns, size, grown, ended, late_turn())
 
 
 async def measure_official(stack: DevStack, client: Client, turns: int) -> Measured:
@@ -161,7 +194,8 @@ async def measure_official(stack: DevStack, client: Client, turns: int) -> Measu
         stack.temporal_address, script_of(turns), queue=run_id
     ) as run:
         ended = await end_of(run, run_id, client)
-    return Measured(official.NAME, turns, (await history_of(client, run_id)).bytes, 0, ended)
+    size = (await history_of(client, run_id)).bytes
+    return Measured(official.NAME, turns, size, 0, ended, late_turn())
 
 
 async def new_database(stack: DevStack, name: str) -> str:
@@ -221,6 +255,7 @@ def rows_of(found: list[Measured]) -> Iterator[list[str]]:
             f"{one.history_bytes:,}" + ("*" if one.ended else ""),
             "" if one.ended else f"{one.history_bytes / one.turns:,.0f}",
             "" if one.ended else history[index],
+            "" if one.late is None else f"{one.late:.2f}",
             f"{one.postgres_bytes:,}",
             "" if one.ended else f"{one.postgres_bytes / one.turns:,.0f}",
             "" if one.ended else postgres[index],
@@ -235,10 +270,11 @@ def table_of(found: list[Measured]) -> Table:
         pad_edge=False,
         collapse_padding=True,
         caption="official: the OpenAI Agents integration for Temporal. growth: the power of the "
-        "turns that the bytes follow since the row above; 1 is linear, 2 is quadratic",
+        "turns that the bytes follow since the row above; 1 is linear, 2 is quadratic. late: the "
+        "time of a turn at the end, in turns at the beginning",
     )
     table.add_column("system", no_wrap=True)
-    for heading in ("turns", "history", "a turn", "growth", "Postgres", "a turn", "growth"):
+    for heading in ("turns", "history", "a turn", "growth", "late", "Postgres", "a turn", "growth"):
         table.add_column(heading, justify="right")
     for system in (COMMITLINE, official.NAME):
         for row in rows_of([one for one in found if one.system == system]):
@@ -274,11 +310,12 @@ def main() -> None:
         found = asyncio.run(measure(stack, numbers=numbers, progress=progress))
     people = progress if given.json else Console(highlight=False)
     people.print(table_of(found))
-    for note in notes_of(found):
+    over = missed(found)
+    for note in [*notes_of(found), *over]:
         people.print(note, markup=False, soft_wrap=True)
     if given.json:
         print(json.dumps([one.as_json() for one in found]))
-    leave(0)
+    leave(int(bool(over)))
 
 
 if __name__ == "__main__":
