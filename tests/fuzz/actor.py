@@ -25,10 +25,13 @@ from commitline.ledger import (
     Claim,
     Outcome,
     Parked,
+    Question,
 )
 from commitline.ledger.pool import Pool
-from commitline.tests.fuzz.attempt import Again, AttemptAtCall, Cancelled, Died, Faults
+from commitline.tests.fuzz.attempt import AttemptAtCall
+from commitline.tests.fuzz.faults import Again, Cancelled, Died, Faults, Waits
 from commitline.tests.fuzz.scene import AgentRun, Scene
+from commitline.tests.fuzz.witness import tell_unknown
 
 T = TypeVar("T")
 
@@ -74,7 +77,7 @@ class Actor(ABC):
                 await self.act()
             except CommitlineError as err:
                 self.refused(err)
-            except (Again, Cancelled, Died, NoEnd):
+            except (Again, Cancelled, Died, NoEnd, Waits):
                 pass
 
     async def rest(self) -> None:
@@ -132,6 +135,7 @@ class Actor(ABC):
                 self.ledger,
                 self.chance,
                 request,
+                pool=self.pool,
                 faults=self.faults,
                 run=run,
                 # `temporal activity reset` counts from one again.
@@ -141,6 +145,8 @@ class Actor(ABC):
                 return await self._wait_for(attempt)
             except (Again, Died, Fenced):
                 await self.scene.pace.rest(self.chance.random() * 10)
+            except Waits as err:
+                await self._wait_for_answer(err.question, run, before)
         raise NoEnd
 
     async def _wait_for(self, attempt: AttemptAtCall) -> Claim | Outcome | None:
@@ -154,13 +160,26 @@ class Actor(ABC):
                 raise Died
         return await task
 
+    async def _wait_for_answer(
+        self, question: Question, run: AgentRun | None, before: Callable[[], None]
+    ) -> None:
+        """Look from time to time whether a person has answered, or nobody will any more."""
+        for _ in range(_MOST_ATTEMPTS):
+            before()
+            if run is not None and run.cancelled:
+                raise Cancelled
+            await self.scene.pace.rest(self.chance.random() * 30)
+            found, _ = await self.ledger.questions.look(question.key, question.number)
+            if found is None or found.state != "waiting":
+                return
+
     def _leave_behind(self, task: asyncio.Task[Claim | Outcome | None]) -> None:
         async def go_on() -> None:
             try:
                 await task
             except CommitlineError as err:
                 self.refused(err)
-            except (Again, Cancelled, Died):
+            except (Again, Cancelled, Died, Waits):
                 pass
 
         left = asyncio.create_task(go_on())
@@ -178,7 +197,9 @@ class Actor(ABC):
         if told.outcome is not None and told.outcome != outcome:
             self.scene.violation(key, f"it read {told.outcome}, and now {said}")
         told.outcome = outcome
-        told.unknown = told.unknown or said is None or isinstance(said, Parked)
+        if said is None or isinstance(said, Parked):
+            told.unknown = True
+            tell_unknown(self.scene, request)
         # Of another action's row it reads that somebody else carries that out; nothing is kept.
         told.accepted = isinstance(said, Accepted) and said.action.key == key
 

@@ -13,6 +13,7 @@ from commitline.identity import ActionKey
 from commitline.ledger import intend
 from commitline.tests.fuzz.actor import Actor
 from commitline.tests.fuzz.tools import TOOLS
+from commitline.tests.fuzz.witness import now, relied_on
 
 _LEVELS = (
     *[IsolationLevel.READ_COMMITTED] * 3,
@@ -48,6 +49,7 @@ class Application(Actor):
 
     async def _transact(self, connection: psycopg.AsyncConnection) -> None:
         intended: list[ActionKey] = []
+        since = now()
         try:
             for _ in range(self.chance.choice([1, 1, 2])):
                 tool, args = (
@@ -76,3 +78,4 @@ class Application(Actor):
             self.scene.intents.update(intended)
             for key in intended:
                 self.scene.trace.note(key, f"{self.name}: relies on it")
+                await relied_on(self.scene, self.ledger, self.pool, key, since=since)

@@ -7,9 +7,10 @@ alone. Between any two steps it may pause, die, or find that its time is up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from collections.abc import Awaitable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta
 from random import Random
 from typing import Final, TypeVar
 from uuid import uuid4
@@ -30,54 +31,23 @@ from commitline.ledger import (
     LookUp,
     Outcome,
     Parked,
+    QuestionRequest,
 )
-from commitline.tests.builders import DECLINED
+from commitline.ledger.pool import Pool
+from commitline.tests.fuzz.faults import Again, Cancelled, Died, Faults, Waits
 from commitline.tests.fuzz.provider import Answer
 from commitline.tests.fuzz.scene import AgentRun, Call, Scene
 from commitline.tests.fuzz.tools import TOOLS
+from commitline.tests.fuzz.witness import known_unknown, now, relied_on, sent_again
 
 T = TypeVar("T")
 
 LEASE: Final = timedelta(hours=1)
 """No lease runs out by itself: `clock.pass_time` lets the time of an attempt pass."""
 TRIES: Final = 3
+BY_ATTEMPT: Final = "says attempt "
 _LONG: Final = 80
 """Ledger calls, of all, for which what is late is late, at most."""
-NEVER: Final = Outcome.error(
-    kind="NeverHappened", message="looked up: it never happened", effect_possible=False
-)
-
-
-class Died(Exception):
-    """The worker of the attempt is dead, or Temporal takes it for dead."""
-
-
-class Again(Exception):
-    """The attempt is over; Temporal starts another one."""
-
-
-class Cancelled(Exception):
-    """The run was stopped, and the call with it."""
-
-
-@dataclass(frozen=True)
-class Faults:
-    """How often an attempt meets which fault, at each point where it may."""
-
-    death: float = 0.025
-    taken_for_dead: float = 0.1
-    """How often an attempt is taken for dead while it goes on."""
-    pause: float = 0.3
-    """How often it pauses for a moment, and a tenth as often for long."""
-    wait: float = 30
-    """Ledger calls, at most, before another attempt where time has to pass first."""
-    lost_answer: float = 0.08
-    no_connection: float = 0.05
-    goes_on: float = 0.3
-    """Of the tools that do not answer: how many go on, and end late."""
-
-
-NO_FAULTS: Final = Faults(0, 0, 0, 0, 0, 0, 0)
 
 
 class AttemptAtCall:
@@ -89,6 +59,7 @@ class AttemptAtCall:
         ledger: The actor's own.
         chance: The actor's own.
         request: What it claims.
+        pool: The actor's own.
         faults: What may go wrong.
         run: The run whose workflow makes the call; None for the relay and for undos.
         repeats: Whether another attempt came before it.
@@ -102,6 +73,7 @@ class AttemptAtCall:
         chance: Random,
         request: ActionRequest,
         *,
+        pool: Pool,
         faults: Faults,
         run: AgentRun | None = None,
         repeats: bool = False,
@@ -109,6 +81,7 @@ class AttemptAtCall:
         self._who = who
         self._scene = scene
         self._ledger = ledger
+        self._pool = pool
         self._chance = chance
         self._request = request
         self._faults = faults
@@ -140,11 +113,14 @@ class AttemptAtCall:
 
     async def _once(self) -> tuple[Claim | Outcome | None, bool]:
         """Claim once; return what is told, and whether it is told of another action's row."""
-        await self._point("before the claim")
-        claim = await self._do(
-            "claim", self._request.key, self._ledger.claim(self._request, self._attempt())
-        )
+        with nullcontext() if self._run is None else self._run.about_to_claim():
+            await self._point("before the claim")
+            known, since = known_unknown(self._scene, self._request), now()
+            claim = await self._do(
+                "claim", self._request.key, self._ledger.claim(self._request, self._attempt())
+            )
         self._scene.counts[f"claim: {type(claim).__name__}"] += 1
+        await self._witness(claim, known, since)
         await self._point("after the claim")
         match claim:
             case Busy():
@@ -155,6 +131,22 @@ class AttemptAtCall:
                 return await self._look_up(claim), claim.call.settles_for is not None
             case AlreadyDone() | Parked() | Accepted():
                 return claim, False
+
+    async def _witness(self, claim: Claim, known: Sequence[ActionKey], since: datetime) -> None:
+        """Look whether the claim gave what it must not give."""
+        scene, request = self._scene, self._request
+        match claim:
+            case Dispatched():
+                scene.undo_sent[claim.key] = now()
+                if not claim.taken_over:
+                    await sent_again(scene, self._ledger, request, known)
+            case Accepted(action) if action.key == request.key and action.created_at > since:
+                await sent_again(scene, self._ledger, request, known)
+            case AlreadyDone(action) if action.duplicate_of and action.created_at > since:
+                first = action.duplicate_of
+                await relied_on(scene, self._ledger, self._pool, first, since=since)
+            case _:
+                pass
 
     def _attempt(self) -> Attempt:
         return Attempt(
@@ -178,6 +170,8 @@ class AttemptAtCall:
             raise Cancelled
         if self._call.late:
             raise Died
+        if TOOLS[claim.tool].asks and all(one.answer is None for one in claim.questions):
+            return await self._ask(claim, taken_over)
         if self._chance.random() < self._faults.no_connection:
             return await self._not_attempted(claim, taken_over)
         if self._chance.random() < self._faults.lost_answer:
@@ -186,13 +180,36 @@ class AttemptAtCall:
         await self._point("after the call")
         return await self._follow(claim, answer, taken_over)
 
+    async def _ask(self, claim: Dispatched, taken_over: bool) -> Outcome | None:
+        """Stop, to put a question to a person."""
+        run_key, at = claim.place
+        own = run_key == self._request.run_key
+        asked = QuestionRequest(
+            run_key=run_key,
+            position=at,
+            thread_id=(self._request.thread_id if own else None) or run_key,
+            tool=claim.tool,
+            index=0,
+            message="how?",
+            payload=claim.args,
+            expires_after=LEASE,
+        )
+        put = self._ledger.questions.raise_question(
+            asked, claim, attempt_at=self._began, over=not taken_over
+        )
+        question, row = await self._do("ask", claim.key, put)
+        await self._point("after the question")
+        if row is not None:
+            return row.recorded
+        raise Waits(question)
+
     async def _follow(self, claim: Dispatched, answer: Answer, taken_over: bool) -> Outcome | None:
         """Do what follows from an answer."""
         match answer:
             case "ok":
                 return await self._record(claim, _ok(claim))
             case "declined" if not taken_over:
-                return await self._record(claim, DECLINED)
+                return await self._record(claim, without_effect(claim))
             case "declined":
                 reason = "an earlier attempt may have happened; now declined"
                 return await self._park(claim, reason, failures=claim.failures + 1)
@@ -234,7 +251,7 @@ class AttemptAtCall:
             return await self._park(claim, "not sent", failures=failures)
         if taken_over:
             return await self._park(claim, "an earlier attempt may have happened; no connection")
-        return await self._record(claim, DECLINED)
+        return await self._record(claim, without_effect(claim))
 
     async def _no_answer(
         self, claim: Dispatched, taken_over: bool, target: str | None
@@ -268,7 +285,9 @@ class AttemptAtCall:
             if answer == "ok":
                 await self._do("record late", claim.key, self._ledger.record(claim, _ok(claim)))
             elif answer == "declined" and not taken_over:
-                await self._do("record late", claim.key, self._ledger.record(claim, DECLINED))
+                await self._do(
+                    "record late", claim.key, self._ledger.record(claim, without_effect(claim))
+                )
         except (Died, Fenced):
             pass
         except Exception as err:
@@ -293,7 +312,7 @@ class AttemptAtCall:
         if claim.settles_in > timedelta():
             raise await self._later()
         if self._request.lookup_only or call.failures >= TRIES:
-            return await self._record(call, NEVER)
+            return await self._record(call, without_effect(call))
         await self._do(
             "send_after_lookup", call.key, self._ledger.send_after_lookup(self._request, call)
         )
@@ -351,6 +370,12 @@ class AttemptAtCall:
 
     def _cancelled(self) -> bool:
         return self._run is not None and self._run.cancelled and self._chance.random() < 0.7
+
+
+def without_effect(claim: Dispatched) -> Outcome:
+    """Return how a call ends of which an attempt knows that nothing happened; it names itself."""
+    told = f"nothing happened, {BY_ATTEMPT}{claim.token}"
+    return Outcome.error(kind="ToolRefused", message=told, effect_possible=False)
 
 
 def _ok(claim: Dispatched) -> Outcome:

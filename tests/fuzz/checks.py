@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString, TypeAlias
 
 from commitline.ledger.pool import Pool
+from commitline.tests.fuzz.attempt import BY_ATTEMPT
 from commitline.tests.fuzz.scene import Scene
+from commitline.tests.fuzz.tools import TOOLS
 from commitline.tests.integration.database import sql
 
 Row: TypeAlias = Mapping[str, Any]
 
-_ACTIONS: Final[LiteralString] = "select * from agent_actions order by created_at, key"
+_ACTIONS: Final[LiteralString] = """
+select a.*, a.status = 'done' and a.effect_possible and a.compensator is not null
+            and a.undone_by is null and a.adopted_at is null and r.undo_ended_at is not null
+            and not exists (select from agent_actions u where u.undoes = a.key)
+            and not exists (select from agent_relay q where q.key = a.key) as to_undo
+  from agent_actions a join agent_runs r using (run_key)
+ order by a.created_at, a.key"""
 _FACTS: Final[LiteralString] = "select * from agent_domain_keys"
 _LEFT: Final[LiteralString] = """
 select a.key,
@@ -41,6 +50,23 @@ select a.key, 'was sent after its run had been stopped'
 although its run had been stopped."""
 
 
+_ASKED: Final[LiteralString] = """
+select a.key, format('is %%s, and was withdrawn', a.decision) as why
+  from agent_approvals a where decision <> 'expired' and withdrawn_at is not null
+union all
+select q.key, 'was answered, and withdrawn'
+  from agent_questions q where answered_at is not null and withdrawn_at is not null
+union all
+select a.key, format('is carried out, and was %%s', coalesce(p.decision, 'not decided about'))
+  from agent_actions a join agent_approvals p using (key)
+ where p.decision is distinct from 'approved'
+union all
+select a.key, format('is carried out as %%s, and was approved as %%s', a.args, p.args)
+  from agent_actions a join agent_approvals p using (key)
+ where a.args::text <> coalesce(p.edited_args, p.args)::text"""
+_ANSWERED: Final[LiteralString] = "select key from agent_questions where answered_at is not null"
+
+
 @dataclass(frozen=True)
 class Violation:
     """Something that must not be."""
@@ -62,6 +88,9 @@ async def violations(scene: Scene, pool: Pool) -> list[Violation]:
     checks = _Checks(scene, rows, facts)
     found = [*scene.wrong, *checks.all()]
     found += [(row["key"], row["why"]) for row in await sql(pool, _LEFT)]
+    found += [(row["key"], row["why"]) for row in await sql(pool, _ASKED)]
+    answered = {row["key"] for row in await sql(pool, _ANSWERED)}
+    found += checks.made_without_answer(answered)
     return [Violation(about, text, checks.related(about)) for about, text in found]
 
 
@@ -91,6 +120,19 @@ class _Checks:
         yield from self._facts_stand_once()
         yield from self._keys_are_held()
         yield from self._intents_end()
+        yield from self._one_word_counts()
+
+    def made_without_answer(self, answered: AbstractSet[str]) -> Iterator[tuple[str, str]]:
+        """The calls of a tool that asks: none is made before a person has answered."""
+        for key, row in self._rows.items():
+            asks = TOOLS[row["tool"]].asks and row["duplicate_of"] is None
+            if asks and self._effects[row["idempotency_key"]] and key not in answered:
+                yield key, "was made, and nobody had answered its question"
+
+    def _one_word_counts(self) -> Iterator[tuple[str, str]]:
+        for (key, about), words in self._scene.words.items():
+            if len(words) > 1:
+                yield key, f"more than one {about} counts: {words}"
 
     def related(self, key: str) -> list[str]:
         """Return the rows that have to do with one: what it undoes, what undoes it, its repeats."""
@@ -118,6 +160,9 @@ class _Checks:
             yield "is ok, and never happened"
         if row["effect_possible"] is False and happened:
             yield f"is an error without effect, and happened {happened} times"
+        _, by_attempt, token = str(row["result"]).partition(BY_ATTEMPT)
+        if by_attempt and not token.startswith(str(row["claim_token"])):
+            yield f"is recorded as without effect by an attempt that had lost it: {row['result']}"
 
     def _undo(self, row: Row) -> Iterator[str]:
         if row["duplicate_of"] is not None or row["undoes"] is not None:
@@ -129,6 +174,8 @@ class _Checks:
             yield f"says that {row['undone_by']} undid it, and was undone 0 times"
         if row["status"] == "done" and row["undone_by"] is None and undos:
             yield f"says that it stands, and was undone {undos} times"
+        if row["to_undo"] and row["key"] not in self._scene.passed:
+            yield "happened in a run that was undone, and nothing has undone it, or tried to"
 
     def _repeat(self, row: Row) -> Iterator[str]:
         if row["duplicate_of"] is None or not row["effect_possible"]:

@@ -1,10 +1,13 @@
-"""Those who decide: `Person` settles what is unknown, `Operator` ends, resets and undoes runs."""
+"""Those who decide: `Person` decides about calls, answers, and settles what is unknown; `Operator`
+ends, resets and undoes runs.
+"""
 
 from __future__ import annotations
 
 from commitline.ledger import Action, Outcome
 from commitline.tests.builders import DID_NOT_HAPPEN
 from commitline.tests.fuzz.actor import Actor
+from commitline.tests.fuzz.asking import answer_one, decide_one
 from commitline.tests.fuzz.scene import AgentRun
 from commitline.tests.fuzz.undoing import Undoing
 
@@ -14,10 +17,12 @@ LOOKED = Outcome.ok('"ada looked"')
 class Person(Actor):
     """Asks the provider what became of an action, and settles it; or has it tried again."""
 
-    every = 40
+    every = 20
 
     async def act(self) -> None:
-        """Take one of those that are left to a person."""
+        """Decide about a call, answer one, or take one that is left to a person."""
+        if self.chance.random() < 0.5 and (await decide_one(self) or await answer_one(self)):
+            return
         found = await self.ledger.list(only_parked=True, limit=20)
         parked = [one for one in found if not one.duplicate_of]
         if not parked:
@@ -39,18 +44,27 @@ class Person(Actor):
 class Operator(Actor):
     """Does to runs what the commands of an operator do."""
 
-    every = 120
+    every = 80
 
     async def act(self) -> None:
         """Do one thing to a run."""
         newest = list(self.scene.runs.values())[-12:]
+        claiming = [run for run in newest if run.claiming]
         if not newest:
             return
-        run = self.chance.choice(newest)
         does = self.chance.choice(
-            [self.stop, self.terminate, self.reset, self.reset, self.undo, self.fork, self.delete]
+            [
+                *[self.stop] * 3,
+                self.terminate,
+                *[self.reset] * 2,
+                self.undo,
+                self.fork,
+                self.delete,
+            ]
         )
-        await does(run)
+        # A stop and a claim must not pass each other by.
+        stops = does == self.stop and claiming
+        await does(self.chance.choice(claiming if stops else newest))
 
     async def stop(self, run: AgentRun) -> None:
         """Commit the stop, then cancel the workflow."""

@@ -7,7 +7,7 @@ step: it happens as a whole, or not at all.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -69,6 +69,11 @@ class Provider:
             return "at work"
         self._answers[key] = "ok"
         return "ok"
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """Take what these keys request for new, from now on."""
+        for key in keys:
+            self._answers.pop(key, None)
 
     def happened(self, key: str | None) -> bool:
         """Whether the request of a key had its effect."""

@@ -9,7 +9,7 @@ from commitline.errors import CommitlineError, IdempotencyKeyConflict
 from commitline.identity import is_of_outbox
 from commitline.ledger import Action, RelayEntry, Run
 from commitline.tests.fuzz.actor import Actor, NoEnd
-from commitline.tests.fuzz.attempt import Cancelled
+from commitline.tests.fuzz.faults import Cancelled
 from commitline.tests.fuzz.tools import TOOLS
 from commitline.tests.fuzz.undoing import in_full, settlement_of, undo_of
 
@@ -132,6 +132,6 @@ class Relay(Actor):
             return
         tool = TOOLS[found.tool]
         defined = self.ledger.relay.define(
-            found.key, effect=tool.effect, key_ttl=None, compensator=tool.compensator
+            found.key, effect=tool.effect, key_ttl=tool.key_ttl, compensator=tool.compensator
         )
         await self.do("define", found.key, defined)

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from commitline.canonical import dumps
 from commitline.identity import ActionKey, Position, RunKey, position
-from commitline.ledger import Outcome
+from commitline.ledger import ActionRequest, Outcome
 from commitline.tests.fuzz.pace import Pace
 from commitline.tests.fuzz.provider import Provider
 from commitline.tests.fuzz.tools import THEMES, TOOLS, Theme, Tool
@@ -66,6 +67,8 @@ class AgentRun:
     """Where the newest execution begins."""
     under_way: bool = False
     """A worker carries the newest execution out."""
+    claiming: int = 0
+    """How many attempts are about to claim."""
     cancelled: bool = False
     gone_at: datetime | None = None
     """When its workflow ended: completed, terminated or lost."""
@@ -78,6 +81,15 @@ class AgentRun:
     def is_gone(self) -> bool:
         """Whether a relay has to look whether the ledger knows that it has ended."""
         return self.gone_at is not None and not self.seen_ended and not self.undone_now
+
+    @contextmanager
+    def about_to_claim(self) -> Iterator[None]:
+        """Count an attempt until it has the answer to its claim."""
+        self.claiming += 1
+        try:
+            yield
+        finally:
+            self.claiming -= 1
 
     def begin_again(self, turn: int) -> None:
         """Have a new execution begin at one of its turns; the one before does nothing more."""
@@ -142,6 +154,20 @@ class Scene:
     told: defaultdict[ActionKey, Told] = field(default_factory=lambda: defaultdict(Told))
     intents: set[ActionKey] = field(default_factory=set)
     """What an application committed, and may ask for."""
+    unknown: defaultdict[tuple[str, str, str], list[ActionRequest]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """The calls without a key that were told as unknown, by what makes two of them equal."""
+    undo_began: dict[RunKey, datetime] = field(default_factory=dict)
+    """When the last undo of a run was seen to have begun."""
+    undo_sent: dict[ActionKey, datetime] = field(default_factory=dict)
+    """When a call was seen to be dispatched."""
+    words: defaultdict[tuple[ActionKey, str], set[Any]] = field(
+        default_factory=lambda: defaultdict(set)
+    )
+    """What people said of a call, each of them told that their word counts."""
+    passed: set[ActionKey] = field(default_factory=set)
+    """The actions that stand although an undo tried to undo them."""
     wrong: list[tuple[str, str]] = field(default_factory=list)
     """What an actor saw that must not be: about which row, and what."""
     counts: Counter[str] = field(default_factory=Counter)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
@@ -19,13 +19,14 @@ from psycopg import sql
 from commitline.ledger import ActionLedger, ledger_pool
 from commitline.tests.fuzz.actor import Actor
 from commitline.tests.fuzz.application import Application
-from commitline.tests.fuzz.attempt import NO_FAULTS, Faults
 from commitline.tests.fuzz.checks import Violation, violations
 from commitline.tests.fuzz.exits import walk_exits
+from commitline.tests.fuzz.faults import NO_FAULTS, Faults
 from commitline.tests.fuzz.people import Operator, Person
 from commitline.tests.fuzz.provider import Provider
 from commitline.tests.fuzz.relay import Relay
 from commitline.tests.fuzz.scene import Scene
+from commitline.tests.fuzz.slow_commits import slow_commits
 from commitline.tests.fuzz.tools import Theme
 from commitline.tests.fuzz.worker import Worker
 from commitline.tests.fuzz.world_time import Clock, Cutter
@@ -57,7 +58,15 @@ class Round:
     """What was done to the rows of a violation, in order."""
 
 
-def play_round(server_url: str, template: str, theme: Theme, *, seed: str, seconds: float) -> Round:
+def play_round(
+    server_url: str,
+    template: str,
+    theme: Theme,
+    *,
+    seed: str,
+    seconds: float,
+    broken: LiteralString = "",
+) -> Round:
     """Play one round on a database of its own.
 
     Args:
@@ -66,6 +75,7 @@ def play_round(server_url: str, template: str, theme: Theme, *, seed: str, secon
         theme: What the actors do.
         seed: Decides what each actor does. In which order they meet is decided by chance.
         seconds: How long they play; the exits and the checks come after that.
+        broken: Statements that break the database first.
     """
     # The pools see their sessions end, and would warn of it.
     logging.getLogger("psycopg").setLevel(logging.CRITICAL)
@@ -78,6 +88,8 @@ def play_round(server_url: str, template: str, theme: Theme, *, seed: str, secon
         connection.execute(forever.format(name))
     url = urlsplit(server_url)._replace(path=f"/{name.as_string().strip(chr(34))}").geturl()
     try:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(broken)
         return asyncio.run(_play(url, theme, seed, seconds))
     finally:
         with psycopg.connect(server_url, autocommit=True) as connection:
@@ -91,8 +103,12 @@ async def _play(url: str, theme: Theme, seed: str, seconds: float) -> Round:
         actors: list[Actor] = []
         for role, count in ROLES:
             for number in range(1, count + 1):
-                pool = await stack.enter_async_context(ledger_pool(url, size=_CONNECTIONS))
                 name = f"{role.__name__.lower()}-{number}"
+                pool = ledger_pool(url, size=_CONNECTIONS)
+                if role is Operator:  # from far away
+                    chance = Random(f"{seed}:{name}:commits")
+                    pool.connection_class = slow_commits(scene.pace, chance)
+                await stack.enter_async_context(pool)
                 actors.append(role(name, scene, pool, url=url, faults=Faults()))
         await _live(scene, actors, seconds)
     async with ledger_pool(url) as own:  # of the others some sessions were ended

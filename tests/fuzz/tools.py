@@ -29,7 +29,12 @@ class Tool:
     parks_unknown: bool = False
     """An undo of its run sends nothing to learn the truth."""
     gated: bool = False
+    """A person decides before it is called, and may change its arguments."""
+    asks: bool = False
+    """It puts a question to a person before it sends anything."""
     state: object = None
+    key_ttl: timedelta | None = None
+    """How long the provider remembers a key."""
 
     @property
     def undoes_something(self) -> bool:
@@ -70,8 +75,13 @@ _ALL: Final = (
     Tool("recall", Effect.LOOKUP),
     Tool("donate", Effect.IDEMPOTENT, compensator="repay", parks_unknown=True),
     Tool("repay", Effect.AT_MOST_ONCE),
+    Tool("wire", Effect.AT_MOST_ONCE, "order-{}-wire", compensator="repay", gated=True),
+    Tool("book", Effect.IDEMPOTENT, "order-{}-booking", compensator="unship", asks=True),
+    Tool("choose", Effect.AT_MOST_ONCE, asks=True),
     Tool("mail", Effect.AT_MOST_ONCE),
     Tool("letter", Effect.AT_MOST_ONCE, "order-{}-letter"),
+    Tool("renew", Effect.IDEMPOTENT, "order-{}-renewal", key_ttl=timedelta(days=1)),
+    Tool("top_up", Effect.IDEMPOTENT, key_ttl=timedelta(days=1), resend=True),
     Tool("tell", Effect.IDEMPOTENT, detached=True),
     Tool("invoice", Effect.IDEMPOTENT, "order-{}-invoice", compensator="unship", detached=True),
 )
@@ -88,21 +98,32 @@ class Theme:
     """The tools that models call, as often as they do."""
     intended: Sequence[str]
     """The tools whose calls applications intend."""
+    fails: float = 0.2
+    """How many of the runs that come to their end fail, and are undone."""
 
 
 _REFUNDS: Final = ("refund", "refund", "payback", "voucher")
-_DELIVERIES: Final = ("ship", "ship", "courier", "letter", "mail", "mail", "tell", "invoice")
+_DELIVERIES: Final = (
+    *("ship", "ship", "courier", "letter", "mail", "mail"),
+    *("tell", "invoice", "renew", "top_up"),
+)
+_ASKING: Final = ("wire", "book", "choose")
 THEMES: Final = (
     Theme(2, ("charge", "charge", "charge", *_REFUNDS), ("charge", "charge", *_REFUNDS)),
-    Theme(2, _DELIVERIES, ("ship", "letter", "mail")),
-    Theme(2, ("charge", "donate", "courier", "ship"), ("charge", "refund")),
+    Theme(2, _DELIVERIES, ("ship", "letter", "mail", "renew")),
+    Theme(
+        2,
+        ("charge", "donate", "donate", "courier", "ship", *_ASKING),
+        ("charge", "refund"),
+        fails=0.6,
+    ),
     Theme(
         3,
-        (*["charge"] * 4, *_REFUNDS, *_DELIVERIES, "donate"),
+        (*["charge"] * 4, *_REFUNDS, *_DELIVERIES, "donate", *_ASKING),
         (*["charge"] * 3, *_REFUNDS, "ship", "letter", "mail"),
     ),
 )
-"""Charges and refunds; what cannot be sent twice; what is undone; all of it."""
+"""Charges and refunds; what cannot be sent twice; what is undone, or waits for people; all."""
 
 
 def request_of(
@@ -117,6 +138,7 @@ def request_of(
         "domain_key": tool.domain_key(args),
         "undoes_domain_key": tool.undoes_key(args),
         "compensator": tool.compensator,
+        "key_ttl": tool.key_ttl,
         "detached": detached,
         "can_look_up": tool.can_look_up,
         "settles_after": timedelta(),

@@ -12,8 +12,9 @@ from commitline.identity import ActionKey, RunKey
 from commitline.ledger import Action, ActionRequest, DueUndo, Effect
 from commitline.ledger.action_records import Purpose
 from commitline.tests.fuzz.actor import Actor, NoEnd
-from commitline.tests.fuzz.attempt import Cancelled
+from commitline.tests.fuzz.faults import Cancelled
 from commitline.tests.fuzz.tools import TOOLS, request_of
+from commitline.tests.fuzz.witness import now
 
 _MOST_ATTEMPTS = 15
 _MOST_ROUNDS = 60
@@ -38,7 +39,10 @@ class Undoing:
         begin = undo.begin(
             self._run_key, why="it failed", failed=failed, attempt_at=attempt_at, again=again
         )
-        return await self._actor.do("begin undo", self._run_key, begin)
+        begun = await self._actor.do("begin undo", self._run_key, begin)
+        if begun:
+            self._actor.scene.undo_began[self._run_key] = now()
+        return begun
 
     async def go_on(self) -> bool:
         """Take the steps that are due until the undo is over; False where it is lost on its way."""
@@ -77,6 +81,8 @@ class Undoing:
         except NoEnd:
             pass
         self._passed.add(step.passes)
+        if step.at is not None:
+            self._actor.scene.passed.add(step.action.key)
 
     async def _request(self, step: DueUndo) -> ActionRequest | None:
         tool = TOOLS[step.action.tool]

@@ -12,13 +12,14 @@ from commitline.errors import CommitlineError, IdempotencyKeyConflict
 from commitline.identity import Position
 from commitline.ledger import NewMessage, Turn
 from commitline.tests.fuzz.actor import Actor, NoEnd
-from commitline.tests.fuzz.attempt import Cancelled
+from commitline.tests.fuzz.asking import approved
+from commitline.tests.fuzz.faults import Cancelled
 from commitline.tests.fuzz.scene import AgentRun, PlannedCall
 from commitline.tests.fuzz.tools import request_of
 from commitline.tests.fuzz.undoing import Undoing
+from commitline.tests.fuzz.witness import left_by_end
 
 _LOST = 0.03
-_FAILS = 0.2
 
 
 class _Gone(Exception):
@@ -70,6 +71,7 @@ class Worker(Actor):
                     return await undoing.go_on()
             at = self.scene.engine.now()
             await self.do("end", run.key, self.ledger.runs.end(run.key, attempt_at=at))
+            await left_by_end(self.scene, self.pool, run.key, at)
         except CommitlineError as err:
             self.refused(err)
             return False
@@ -96,7 +98,8 @@ class Worker(Actor):
         talk = self.scene.conversation(run)
         if talk is not None and talk.writer is run:
             talk.left = None
-        return "failed" if self.chance.random() < _FAILS else "completed"
+        fails = self.chance.random() < self.scene.theme.fails
+        return "failed" if fails else "completed"
 
     def _check_alive(self, run: AgentRun, execution: int) -> None:
         if self.chance.random() < _LOST * bool(self.faults.death):
@@ -158,6 +161,11 @@ class Worker(Actor):
         self, run: AgentRun, at: Position, planned: PlannedCall, before: Callable[[], None]
     ) -> None:
         request = request_of(planned.tool, run.key, at, planned.args, thread=run.thread)
+        if planned.tool.gated:
+            decided = await approved(self, request, run, before)
+            if decided is None:
+                return
+            request = decided
         try:
             said = await self.carry_out(request, run=run, before=before)
         except IdempotencyKeyConflict as err:

@@ -10,6 +10,10 @@ import psycopg
 from commitline.tests.fuzz.actor import Actor
 from commitline.tests.integration.database import sql
 
+_FORGETS: Final = 0.5
+"""How often so much time passes that the provider forgets keys."""
+_EXPIRES: Final = 0.2
+"""How often so much time passes that nobody has decided or answered."""
 _PASS: Final[LiteralString] = """
 update agent_actions
    set lease_until = least(lease_until, clock_timestamp()),
@@ -20,6 +24,18 @@ update agent_actions
    set lease_until = least(lease_until, clock_timestamp()),
        sent_until = least(sent_until, clock_timestamp())
  where status = 'pending' and dispatched_at is not null"""
+_AGE: Final[LiteralString] = """
+update agent_actions
+   set dispatched_at = dispatched_at - key_ttl
+ where claim_token = any(%(tokens)s) and status = 'pending' and dispatched_at is not null
+   and key_ttl is not null
+returning idempotency_key"""
+_EXPIRE_APPROVALS: Final[LiteralString] = """
+update agent_approvals set expires_at = clock_timestamp()
+ where decision is null and args->>'order' = %(order)s"""
+_EXPIRE_QUESTIONS: Final[LiteralString] = """
+update agent_questions set expires_at = clock_timestamp()
+ where answered_at is null and payload->>'order' = %(order)s"""
 _QUEUE: Final[LiteralString] = """
 update agent_relay set due_at = clock_timestamp() where due_at is not null"""
 _SESSIONS: Final[LiteralString] = """
@@ -37,7 +53,11 @@ class Clock(Actor):
     async def act(self) -> None:
         """Let the time of all attempts for one order pass."""
         with suppress(psycopg.OperationalError):  # its session was ended: it comes again
-            await self.pass_time(str(self.chance.randrange(self.scene.theme.orders)))
+            order = str(self.chance.randrange(self.scene.theme.orders))
+            await self.pass_time(order)
+            if self.chance.random() < _EXPIRES:
+                await sql(self.pool, _EXPIRE_APPROVALS, order=order)
+                await sql(self.pool, _EXPIRE_QUESTIONS, order=order)
             await sql(self.pool, _QUEUE)
 
     async def pass_time(self, order: str | None = None) -> None:
@@ -49,7 +69,11 @@ class Clock(Actor):
         over = [one for one in calls.values() if order in (None, one.order)]
         for one in over:
             one.late = True
-        await sql(self.pool, _PASS, tokens=[one.token for one in over])
+        tokens = [one.token for one in over]
+        await sql(self.pool, _PASS, tokens=tokens)
+        if order is not None and self.chance.random() < _FORGETS:
+            aged = await sql(self.pool, _AGE, tokens=tokens)
+            self.scene.provider.forget(row["idempotency_key"] for row in aged)
         # A claim that is still on its way may be committed after this: its call is kept.
         for one in [one for one in over if not one.at_work]:
             calls.pop(one.token, None)
