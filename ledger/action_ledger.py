@@ -36,7 +36,7 @@ from .claim_results import (
 )
 from .outbox import intend
 from .outcome import park_action, record_outcome, settle_action
-from .outcome_rules import raise_if_conflict, without_result
+from .outcome_rules import fenced, raise_if_conflict, without_result
 from .questions import QuestionLedger
 from .relay import RelayLedger
 from .run_records import Run
@@ -213,7 +213,7 @@ class ActionLedger(LedgerCalls):
             over=over,
         )
         if not counted:
-            raise Fenced(f"{claim.key} was taken over by another attempt, or is settled")
+            raise fenced(claim, await self.get(claim.key))
         return failures
 
     async def record(self, claim: Dispatched | HeldClaim, outcome: Outcome) -> Outcome:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import Fenced
 from ..identity import ActionKey
 from .action_records import Action, Outcome
 from .claim_results import Dispatched, HeldClaim
-from .outcome_rules import judge_settlement, standing_outcome
+from .outcome_rules import fenced, judge_settlement, standing_outcome
 from .run_records import Run
 from .statements import Connection, execute, fetch, fetch_all, fetch_row, fetch_rows
 from .transaction import transaction
@@ -90,7 +89,7 @@ async def park_action(
         return parked
     found = await fetch(connection, Action, "get_action", key=claim.key)
     if found is None or (found.status == "pending" and not found.parked):
-        raise Fenced(f"{claim.key} was taken over by another attempt")
+        raise fenced(claim, found)
     return found
 
 

@@ -80,8 +80,13 @@ def standing_outcome(claim: Dispatched | HeldClaim, row: Action | None) -> Outco
     Raises:
         Fenced: Another attempt has claimed the action, or a failover lost its row.
     """
-    if row is None:
-        raise Fenced(f"{claim.key} is gone: a failover lost it", lost=True)
-    if row.recorded is None:
-        raise Fenced(f"{claim.key} was taken over by another attempt")
+    if row is None or row.recorded is None:
+        raise fenced(claim, row)
     return row.recorded
+
+
+def fenced(claim: Dispatched | HeldClaim, row: Action | None) -> Fenced:
+    """Return why the holder of a claim may not write on its row."""
+    if row is None:
+        return Fenced(f"{claim.key} is gone: a failover lost it", lost=True)
+    return Fenced(f"{claim.key} was taken over by another attempt, or is settled")

@@ -64,7 +64,7 @@ class Run:
     namespace: str | None
     """Temporal's; None where no caller has named it."""
     timeline: str | None
-    """Of the server on which it began; ``lost`` where that row is lost; None if it is not known."""
+    """Of the ledger in which it began (``commitline_timeline``); ``lost``: its row was lost."""
     now: datetime
     """The database's clock when the row was read."""
 

@@ -24,6 +24,7 @@ from ..errors import (
     RunNotRunning,
     StaleThread,
     ThreadDeleted,
+    ThreadNotFound,
 )
 from ..identity import parent_of
 from .action_headers import this_run
@@ -34,6 +35,7 @@ _STOP_WAIT: Final = timedelta(seconds=10)
 _STANDS: Final = (
     StaleThread.__name__,
     ThreadDeleted.__name__,
+    ThreadNotFound.__name__,
     Fenced.__name__,
     RunNotRunning.__name__,
     RUN_LOST,
@@ -110,8 +112,9 @@ def _text_of(error: BaseException) -> str:
 def _stands(error: BaseException) -> bool:
     """Whether what the run did stands, although it failed.
 
-    Another workflow has the run or its conversation, and goes on with what it did. Or a person
-    has deleted the conversation: that says nothing of what the run did.
+    Another workflow has the run or its conversation, and goes on with what it did. Or the ledger
+    has lost a part of that, and an undo could reach the rest alone. Or a person has deleted the
+    conversation: that says nothing of what the run did.
     """
     cause = error.cause if isinstance(error, ActivityError) else error
     return isinstance(cause, ApplicationError) and cause.type in _STANDS

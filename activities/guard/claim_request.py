@@ -95,7 +95,7 @@ class RequestReader:
         try:
             text = await with_inputs(self._ledger, raw_text(args[0]), inputs)
         except LedgerUnavailable as err:
-            raise self._call.not_started(err.message, dispatched=False) from err
+            raise self._call.not_started(err.message) from err
         return guarded.stored_args(text)
 
     async def _row_that_counts(self) -> Action | None:
@@ -168,7 +168,7 @@ class RequestReader:
                 header.thread_id or header.run_key, header.thread_version
             )
         except LedgerUnavailable as err:
-            raise self._call.not_started(err.message, dispatched=False) from err
+            raise self._call.not_started(err.message) from err
         given = GivenState(text, header.changes_limit or MAX_STATE)
         assert guarded.state is not None
         guarded.state.check(given)
@@ -184,7 +184,7 @@ class RequestReader:
         try:
             return await self._ledger.get(key)
         except LedgerUnavailable as err:
-            raise self._call.not_started(err.message, dispatched=False) from err
+            raise self._call.not_started(err.message) from err
 
     def _as_it_stands(self, found: Action) -> ActionRequest:
         header, guarded = self._call.header, self._call.guarded

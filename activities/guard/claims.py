@@ -110,23 +110,31 @@ class Claims:
             if not perhaps_committed:
                 self._requested_at = now()
             try:
-                claim = await self.claim_once()
+                claim = await self._claim(self._attempt_now(), lost=self._attempt.repeats)
                 self._claimed_at = now()
             except LedgerUnavailable as err:
                 perhaps_committed = perhaps_committed or err.reached
                 self._call.log.warning("ledger.unavailable", reason=err.message)
                 if not perhaps_committed or self._is_over():
-                    raise self._call.not_started(err.message, dispatched=perhaps_committed) from err
+                    raise self._call.not_started(err.message) from err
                 await asyncio.sleep(UNAVAILABLE_SECONDS)
                 continue
             if not isinstance(claim, Busy):
                 return claim
             await self._wait_for(claim.holder, perhaps_committed=perhaps_committed)
 
-    async def claim_once(self) -> Claim:
+    async def claim_anew(self) -> Dispatched | None:
+        """Write the row again that this attempt had claimed, and that a failover lost.
+
+        None: another attempt, or a person, has the action now.
+        """
+        claim = await self._claim(replace(self._attempt_now(), repeats=False), lost=True)
+        return claim if isinstance(claim, Dispatched) else None
+
+    async def _claim(self, attempt: Attempt, *, lost: bool) -> Claim:
         """Claim, without waiting; register the run first where the ledger does not have it."""
         try:
-            return await self._ledger.claim(self._request, self._attempt_now())
+            return await self._ledger.claim(self._request, attempt)
         except RunNotRunning as err:
             if err.known:
                 raise
@@ -140,9 +148,9 @@ class Claims:
             input_digest="",
             attempt_at=began_at(),
             namespace=info.namespace,
-            lost=self._attempt.repeats,
+            lost=lost,
         )
-        return await self._ledger.claim(self._request, self._attempt_now())
+        return await self._ledger.claim(self._request, attempt)
 
     def _attempt_now(self) -> Attempt:
         """Return the attempt, with the engine's clock as this process counts it on."""
@@ -183,10 +191,11 @@ class Claims:
         """Wait for a while without a connection; then a later attempt claims."""
         self._call.log.info("ledger.key_busy", holder=holder)
         if activity.is_worker_shutdown() or self._call.spent() > _CLAIM_SECONDS:
-            dispatched = perhaps_committed and not await self.hand_back(self._request)
+            if perhaps_committed:
+                await self.hand_back(self._request)
             # Nothing has begun here, and the wait must not use up the time of the call.
             reason = f"{holder or 'an open transaction'} is at work on the same business fact"
-            raise self._call.not_started(reason, dispatched=dispatched)
+            raise self._call.not_started(reason)
         delay = _BUSY_SECONDS[min(self._waits, len(_BUSY_SECONDS) - 1)]
         self._waits += 1
         await asyncio.sleep(delay)
@@ -200,11 +209,11 @@ class Claims:
 def _attempt(call: GuardedCall) -> Attempt:
     """Return what the row says of the running attempt.
 
-    From here on the attempt may dispatch, so a note that nothing was dispatched is taken back.
+    From here on the attempt may call, so a note that nothing was called is taken back.
     """
     notes = AttemptNotes.read()
-    if notes.undispatched:
-        replace(notes, undispatched=0).leave()
+    if notes.uncalled:
+        replace(notes, uncalled=0).leave()
     info = activity.info()
     nearest = call.limits.nearest
     bound = info.start_to_close_timeout if nearest is None else timedelta(seconds=nearest)

@@ -72,29 +72,23 @@ class GuardedCall:
 
     @property
     def repeats(self) -> bool:
-        """Whether an attempt before this one may have dispatched the call.
+        """Whether an attempt before this one may have called.
 
         The number of an attempt is no sign by itself; see `nothing_written_before`.
         """
         info = activity.info()
         if info.attempt == 1:
             return info.current_attempt_scheduled_time != info.scheduled_time
-        return AttemptNotes.read().undispatched != info.attempt - 1
+        return AttemptNotes.read().uncalled != info.attempt - 1
 
-    def not_started(self, reason: str, *, dispatched: bool = True) -> ApplicationError:
-        """Return the failure of an attempt that called nothing: another one starts the call.
-
-        Args:
-            reason: Why it could not.
-            dispatched: Whether this attempt may have committed its claim.
-        """
+    def not_started(self, reason: str) -> ApplicationError:
+        """Return the failure of an attempt that called nothing: another one starts the call."""
         if self.guarded.hand_over is None:
             # The workflow of another application says how often it tries.
             return ApplicationError(scrub(reason), type=NOT_STARTED)
-        clean = not dispatched and not self.repeats
         return start_later(
             reason,
             began=self.began,
             max_waits=self.header.max_waits,
-            undispatched=activity.info().attempt if clean else 0,
+            uncalled=0 if self.repeats else activity.info().attempt,
         )

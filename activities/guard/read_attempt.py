@@ -74,7 +74,7 @@ class ReadAttempt:
         try:
             return await self._ledger.questions.of_call(self._request.key)
         except LedgerUnavailable as err:
-            raise self._call.not_started(err.message, dispatched=False) from err
+            raise self._call.not_started(err.message) from err
 
     async def _reply(self, outcome: Outcome) -> Any:
         key = self._request.key if await self._keep(outcome) else ""
@@ -91,7 +91,7 @@ class ReadAttempt:
             await self._ledger.put_value(request.key, thread_id, outcome.result)
         except LedgerUnavailable as err:
             # It can be read again, so the call may be made again.
-            raise self._call.not_started(err.message, dispatched=False) from err
+            raise self._call.not_started(err.message) from err
         return True
 
     def _failed(self, end: CallEnd) -> Any:

@@ -8,8 +8,9 @@ workflow, or held by this attempt. A row that a failover lost is written anew.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from temporalio import activity
 
@@ -28,6 +29,8 @@ from .invocation import NotBegun
 from .ledger_write import finish, hold
 from .outcome import NO_TIME, Again, Asked, Follows, Known, Stopped, Unknown, Unsent, late_outcome
 from .question_record import write_question
+
+T = TypeVar("T")
 
 Ended: TypeAlias = Outcome | Action | Unrecorded | Question
 """How a call ended: the outcome that stands; its row, parked or known after all; what the
@@ -87,7 +90,7 @@ class ClaimedRow:
         claim = self._claim
         crash_point("before_record", tool=claim.tool)
         stands = await finish(
-            lambda: self._record(outcome),
+            lambda: self._write(lambda held: self._ledger.record(held, outcome)),
             hand_over=lambda err: self._hand_over(Unrecorded.of(claim, outcome), err),
         )
         if isinstance(stands, Unrecorded):
@@ -103,19 +106,19 @@ class ClaimedRow:
         self._compare(stands, outcome)
         return stands
 
-    async def _record(self, outcome: Outcome) -> Outcome:
+    async def _write(self, write: Callable[[Dispatched], Coroutine[Any, Any, T]]) -> T:
+        """Write how the call ended; first its row, where a failover lost that: it was called."""
         try:
-            return await self._ledger.record(self._claim, outcome)
+            return await write(self._claim)
         except Fenced as err:
             if not err.lost or self._claim.settles_for is not None:
                 self._call.count("commitline_fenced_records")
                 raise
-            # A failover lost the row, and this attempt knows how the call ended: write it anew.
             self._call.log.error("ledger.row_lost", action_key=self._claim.key)
-            anew = await self._claims.claim_once()
-            if not isinstance(anew, Dispatched):
+            anew = await self._claims.claim_anew()
+            if anew is None:
                 raise
-            return await self._ledger.record(anew, outcome)
+            return await write(anew)
 
     async def record_late(self, end: Returned | Raised) -> None:
         """Record what an abandoned tool ended with, if the row is still open."""
@@ -135,14 +138,15 @@ class ClaimedRow:
 
     async def park(self, unknown: Unknown) -> Action | Unrecorded:
         """Leave it unknown; return the row, whose outcome may be known after all."""
-        claim, reason, over = self._claim, unknown.reason, unknown.over
+        claim, reason = self._claim, unknown.reason
+        given: dict[str, Any] = {"over": unknown.over, "failures": unknown.failures}
         if unknown.out_of_time:
             self._call.count("commitline_node_timeouts")
             self._call.log.warning("tool.node_timed_out", action_key=claim.key)
-        handed_over = Unrecorded.unknown(claim, reason, over=over, failures=unknown.failures)
+        handed_over = Unrecorded.unknown(claim, reason, **given)
         crash_point("before_record", tool=claim.tool)
         row = await finish(
-            lambda: self._ledger.park(claim, reason, over=over, failures=unknown.failures),
+            lambda: self._write(lambda held: self._ledger.park(held, reason, **given)),
             hand_over=lambda err: self._hand_over(handed_over, err),
         )
         if isinstance(row, Unrecorded):
@@ -193,9 +197,11 @@ class ClaimedRow:
         if not_attempted and claim.effect is Effect.AT_MOST_ONCE:
             return False  # the next attempt could not tell it from one that was lost
         in_progress = again.failure.kind is FailureKind.IN_PROGRESS
-        count = self._ledger.fail_try(claim, in_progress=in_progress, over=again.over)
+        given = {"in_progress": in_progress, "over": again.over}
         try:
-            await despite_cancellation(count)
+            await despite_cancellation(
+                self._write(lambda held: self._ledger.fail_try(held, **given))
+            )
         except LedgerUnavailable as err:
             # Not counted. Nothing is called while the ledger is away, so this has an end too.
             self._call.log.warning("ledger.unavailable", reason=err.message)

@@ -24,7 +24,7 @@ _LONGEST_WAIT: Final = timedelta(seconds=30)
 
 
 def start_later(
-    reason: str, *, began: float, max_waits: int | None = None, undispatched: int = 0
+    reason: str, *, began: float, max_waits: int | None = None, uncalled: int = 0
 ) -> ApplicationError:
     """Return the failure of an attempt that could not start its call: the next one tries to.
 
@@ -32,7 +32,7 @@ def start_later(
         reason: Why it could not.
         began: When the attempt began, by `clock.now`.
         max_waits: How often the call may wait; after that, the failure is final.
-        undispatched: As `AttemptNotes.undispatched`.
+        uncalled: As `AttemptNotes.uncalled`.
     """
     notes = AttemptNotes.read()
     if max_waits is not None and notes.waits >= max_waits:
@@ -41,5 +41,5 @@ def start_later(
     delay = back_off(waits, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
     starts_in = now() - began + delay.total_seconds()
     clock_from = activity.info().started_time.timestamp() + starts_in
-    replace(notes, waits=waits, undispatched=undispatched, clock_from=clock_from).leave()
+    replace(notes, waits=waits, uncalled=uncalled, clock_from=clock_from).leave()
     return again(NOT_STARTED, scrub(reason), delay=delay)

@@ -30,8 +30,8 @@ class AttemptNotes:
     """How many attempts were made by workers that lack the tool or the agent."""
     waits: int = 0
     """How often the call could not be started: the ledger was away, say."""
-    undispatched: int = 0
-    """The attempts up to this number dispatched nothing."""
+    uncalled: int = 0
+    """The attempts up to this number called nothing."""
     clock_from: float | None = None
     """When the node's time began, in seconds by the engine's clock; None is when the workflow
     scheduled the call."""

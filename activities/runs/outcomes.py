@@ -60,7 +60,7 @@ class OutcomeActivities:
         """Return the reply where a later attempt has taken the row over, or the row is gone.
 
         Raises:
-            Fenced: A live attempt works on the row, or nothing is known: tried again.
+            Fenced: A live attempt works on the row: tried again.
         """
         found = await self._ledger.get(key)
         if found is not None and found.state == "dispatched":
@@ -72,7 +72,7 @@ class OutcomeActivities:
         # A failover lost the row while its outcome was here. What happened is still true.
         log.error("ledger.row_lost", action_key=key)
         if ended.known is None:
-            raise fenced
+            return call_reply.record_lost()
         return call_reply.done(key, ended.known, limit=ended.content_limit)
 
     @activity.defn(name=SETTLE_ENDED)

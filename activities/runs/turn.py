@@ -23,7 +23,7 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from ...crash import crash_point
-from ...errors import Fenced, LedgerUnavailable, RunNotRunning, StatementRefused
+from ...errors import Fenced, LedgerUnavailable, RunNotRunning, StatementRefused, ThreadNotFound
 from ...ledger import ActionLedger, Conversation, ThreadLedger
 from ...logs import Log
 from ..app.app import App
@@ -85,7 +85,7 @@ class TurnActivities:
             except RunNotRunning as err:
                 if err.known:
                     raise
-                # A failover lost the run's row: the workflow opens the run again.
+                # A failover lost the run's row, or more: the workflow opens the run again.
                 raise ApplicationError(err.message, type=RUN_LOST, non_retryable=True) from err
 
     @activity.defn(name=RECORD_TURN)
@@ -97,12 +97,16 @@ class TurnActivities:
         return pack(await commit_turn(self._threads, unpack(RecordTurn, raw)))
 
     async def _turn(self, request: CallModel) -> TurnResult:
-        found = await self._threads.read(
-            request.run_key,
-            request.thread_id,
-            request_id=request.request_id,
-            calls=kept_calls(request),
-        )
+        try:
+            found = await self._threads.read(
+                request.run_key,
+                request.thread_id,
+                request_id=request.request_id,
+                calls=kept_calls(request),
+            )
+        except ThreadNotFound as err:
+            # A call has registered the run again, which the ledger had lost with its conversation.
+            raise RunNotRunning(err.message, known=False) from err
         recorded = recorded_turn(found, request)
         if recorded is not None:
             log.info("model.completion_replayed", run_key=request.run_key, step=request.step)

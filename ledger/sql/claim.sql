@@ -82,7 +82,7 @@ select *, clock_timestamp() as now from agent_actions
  limit 1
    for share;
 
--- failed_over: the run, if the server has another timeline than the one on which it began. The row
+-- failed_over: the run, if the ledger has another timeline than the one in which it began. The row
 -- of an attempt that sent something may have been lost with the last commits of that one.
 select run_key from agent_runs
  where run_key = %(run_key)s and timeline <> commitline_timeline();

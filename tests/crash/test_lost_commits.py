@@ -61,6 +61,7 @@ def crash(postgres: Postgres) -> None:
 async def test_a_claim_outlives_a_crash_although_the_database_does_not_wait_for_commits(
     hasty_postgres: Postgres,
 ) -> None:
+    unwritten = action_request(RUN, "0.1", tool="mail", effect=Effect.AT_MOST_ONCE)
     url = hasty_postgres.url(DATABASE)
     await migrate(url)
     async with ledger_pool(url) as pool:
@@ -71,10 +72,13 @@ async def test_a_claim_outlives_a_crash_although_the_database_does_not_wait_for_
         crash(hasty_postgres)
         hasty_postgres.start()
     async with ledger_pool(hasty_postgres.url(DATABASE)) as pool:
-        row = await ActionLedger(pool).get(claim.key)
+        ledger = ActionLedger(pool)
+        row = await ledger.get(claim.key)
+        retry = await ledger.claim(unwritten, replace(attempt(60), repeats=True))
 
     assert row is not None, "the claim is lost, and a retry would call again"
     assert row.state == "dispatched"
+    assert isinstance(retry, Parked), "its files may have been put back since the run began"
 
 
 # --- a failover

@@ -80,6 +80,35 @@ def limited_role(url: str, *revoked: LiteralString) -> Iterator[str]:
             of_role("drop role {}")
 
 
+class Backup:
+    """A copy of a database, which can be put back in its place; each cuts all connections."""
+
+    def __init__(self, url: str) -> None:
+        self._name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+        self._copy = f"{self._name}_copy"
+        self._server = make_conninfo(url, dbname="postgres")
+        with psycopg.connect(self._server, autocommit=True) as server:
+            self._close(server)
+            self._run(server, "create database {copy} template {name}")
+            self._run(server, "alter database {name} allow_connections true")
+
+    def put_back(self) -> None:
+        """Have the database be as it was when the copy was made."""
+        with psycopg.connect(self._server, autocommit=True) as server:
+            self._close(server)
+            self._run(server, "drop database {name} with (force)")
+            self._run(server, "alter database {copy} rename to {name}")
+
+    def _close(self, server: psycopg.Connection) -> None:
+        self._run(server, "alter database {name} allow_connections false")
+        at_work = "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s"
+        server.execute(at_work, [self._name])
+
+    def _run(self, server: psycopg.Connection, statement: LiteralString) -> None:
+        names = {"name": Identifier(str(self._name)), "copy": Identifier(self._copy)}
+        server.execute(SQL(statement).format(**names))
+
+
 def with_default_isolation(url: str, level: str) -> str:
     """Name the same database, with this as the default isolation level of its sessions."""
     escaped = level.replace(" ", "\\ ")

@@ -13,15 +13,23 @@
 
 -- ---------------------------------------------------------------------------------- runs
 
--- The server's timeline: a standby that is promoted, and a restored backup, begin another one. Null
--- where the server does not say.
+-- What may not have all that was committed has another timeline: Postgres's own, where a standby was
+-- promoted, or a backup was recovered to a point in time, and the server says it; the database and
+-- the table, where a dump was loaded; the server's start, where its files were put back, or lost in
+-- a crash what they did not have yet.
 create function commitline_timeline()
 returns text
 language plpgsql as $function$
+declare
+    own text;
 begin
-    return left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
-exception when others then
-    return null;
+    begin
+        own := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+    exception when others then
+        own := '';
+    end;
+    return concat_ws('/', own, (select oid from pg_database where datname = current_database()),
+                     'agent_runs'::regclass::oid, extract(epoch from pg_postmaster_start_time()));
 end
 $function$;
 
@@ -88,7 +96,7 @@ create table agent_runs (
     -- When the relay saw that each action of the ended run has an end, or is left to a person. Until
     -- then it looks at the run. A run of the outbox has no workflow, and counts as ended here.
     cleared_at         timestamptz,
-    -- Of the server on which the run began; 'lost' where that one's row of the run is lost.
+    -- Of the ledger in which the run began; 'lost' where that one's row of the run is lost.
     timeline           text        default commitline_timeline(),
 
     constraint agent_runs_pkey primary key (run_key),

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import psycopg
 import pytest
 from psycopg import sql
 
 from commitline import Effect, tool
-from commitline.ledger import commits_at_risk, intend
+from commitline.identity import Position, RunKey
+from commitline.ledger import (
+    ActionLedger,
+    Dispatched,
+    Parked,
+    commits_at_risk,
+    intend,
+    ledger_pool,
+)
+from commitline.tests.builders import action_request, attempt, dispatched, open_run
+from commitline.tests.integration.database import Backup
+
+RUN = RunKey("support-4821/e1")
 
 
 @pytest.fixture
@@ -82,3 +95,21 @@ async def test_what_may_lose_commits_is_named(ledger_database_url: str) -> None:
         "full_page_writes is off",
         "asynchronous standbys (spare)",
     ]
+
+
+async def test_a_retry_that_finds_no_row_is_lost_after_a_copy_of_the_database_is_put_back(
+    database_url: str,
+) -> None:
+    call = action_request(RUN, tool="mail", effect=Effect.AT_MOST_ONCE)
+    second = replace(attempt(60), repeats=True)
+    async with ledger_pool(database_url) as pool:
+        ledger = ActionLedger(pool)
+        await open_run(ledger, RUN)
+        without = await ledger.claim(replace(call, position=Position("0.1")), second)
+        backup = Backup(database_url)
+        await dispatched(ledger, call)
+        backup.put_back()
+        found = await ledger.claim(call, replace(second, token=attempt().token))
+
+    assert isinstance(without, Dispatched)
+    assert isinstance(found, Parked)

@@ -1,18 +1,30 @@
-"""What a failover may bring: a clock that jumps, and a ledger without its last commits."""
+"""What a failover or a restore brings: a clock that jumps, a ledger without its last commits."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import timedelta
+from uuid import uuid4
 
 import psycopg
+import pytest
 from psycopg import AsyncConnection, sql
 
-from commitline import NEVER_HAPPENED, Effect, StillInProgress, tool
-from commitline.activities.contract.conversation import Completion, ToolCall
+from commitline import NEVER_HAPPENED, App, Effect, Plan, Tool, step, tool
+from commitline.activities.contract.encoding import pack, unpack
+from commitline.activities.contract.outcomes import Unrecorded
+from commitline.activities.contract.reply import Reply
+from commitline.activities.model.scripted_model import call, say
+from commitline.activities.runs.outcomes import OutcomeActivities
+from commitline.errors import ApprovalRefused, RunNotRunning, StaleThread
+from commitline.identity import Position, RunKey, action_key
+from commitline.ledger import ActionLedger, ledger_pool
+from commitline.tests.integration.database import Backup
+from commitline.workflows import tool_calls
 
 from .bench import Bench, eventually, fresh_id, one_agent
-from .playing import within
+from .playing import Signals, seen, within
 
 SENT: list[float] = []
 CALLED = SENT
@@ -57,12 +69,13 @@ async def test_never_happened_does_not_count_because_the_databases_clock_jumps_a
     bench: Bench,
 ) -> None:
     await with_a_clock_that_can_jump(bench.settings.database_url)
-    call = Completion("", [ToolCall("1", "ship", '{"order_id":"4821"}')])
 
     async def failed() -> bool:
         return bool(await bench.sql("select 1 from agent_actions where failures = 1"))
 
-    async with bench.serving(one_agent([ship], [call, Completion("done")])) as client:
+    async with bench.serving(
+        one_agent([ship], [call(("ship", {"order_id": "4821"})), say("done")])
+    ) as client:
         run = await client.start("agent", "go", id=fresh_id())
         await eventually(failed)
         await bench.sql("update clock.ahead set by = '1 hour'")
@@ -73,20 +86,169 @@ async def test_never_happened_does_not_count_because_the_databases_clock_jumps_a
 
 
 async def test_a_retry_takes_its_call_for_lost_where_the_run_is_gone_with_it(bench: Bench) -> None:
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
     @tool(effect=Effect.AT_MOST_ONCE)
-    def mail(to: str) -> str:
-        """Mail. Meanwhile a failover loses what was committed last."""
+    async def mail(to: str) -> None:
+        """Mail, and hang until the attempt is lost."""
         SENT.append(time.monotonic())
-        with psycopg.connect(bench.settings.database_url, autocommit=True) as connection:
-            connection.execute("delete from agent_actions")
-            connection.execute("delete from agent_runs")
-        raise StillInProgress("the bank is at work on it")
+        loop.call_soon_threadsafe(begun.set)
+        await asyncio.Event().wait()
 
-    call = Completion("", [ToolCall("1", "mail", '{"to":"ada"}')])
-
-    async with bench.serving(one_agent([mail], [call, Completion("done")])) as client:
+    script = [call(("mail", {"to": "ada"})), say("done")]
+    async with bench.serving(one_agent([mail], script)) as client:
         run = await client.start("agent", "go", id=fresh_id())
+        await within(begun.wait())
+        await bench.sql("delete from agent_actions")
+        await bench.sql("delete from agent_runs")
+        await bench.reset_activity(run.id, "0.0")
         ran = await within(bench.outcome(run))
 
     assert len(SENT) == 1
     assert [one.status for one in ran.results] == ["unknown"]
+
+
+# --- a restore, while runs go on
+
+
+@tool(effect=Effect.AT_MOST_ONCE)
+def mail(url: str) -> str:
+    """Mail, and do not know whether that worked."""
+    lose_row(url)
+    raise RuntimeError("reset by peer")
+
+
+async def shipped(args: dict[str, str], key: str) -> object:
+    """The provider shows what it was sent."""
+    return "shipped" if SENT else NEVER_HAPPENED
+
+
+@tool(effect=Effect.LOOKUP, lookup=shipped)
+def send_parcel(url: str) -> str:
+    """Ship, and get no answer."""
+    lose_row(url)
+    raise NoAnswer
+
+
+def lose_row(url: str) -> None:
+    """Do what cannot be taken back, while a restore loses the row of this very call."""
+    SENT.append(time.monotonic())
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("delete from agent_actions")
+
+
+@pytest.mark.parametrize(("made", "status"), [(mail, "unknown"), (send_parcel, "ok")])
+async def test_a_call_whose_row_is_lost_while_it_is_made_is_not_made_again(
+    bench: Bench, made: Tool, status: str
+) -> None:
+    script = [call((made.name, {"url": bench.settings.database_url})), say("done")]
+
+    ran = await within(bench.run(one_agent([made], script)))
+
+    assert len(SENT) == 1
+    assert [one.status for one in ran.results] == [status]
+    assert [one.state for one in ran.actions] == [status]
+
+
+async def test_an_unknown_outcome_whose_row_is_lost_before_it_is_recorded_is_unknown(
+    database_url: str,
+) -> None:
+    key = action_key(RunKey("support-4821/e1"), Position("0.0"))
+    handed_over = Unrecorded(key, str(uuid4()), None, reason="its answer was lost")
+
+    async with ledger_pool(database_url) as pool:
+        told = await OutcomeActivities(ActionLedger(pool)).record_outcome(pack(handed_over))
+
+    assert unpack(Reply, told).status == "unknown"
+
+
+async def test_a_run_that_knows_more_than_a_restored_ledger_ends_and_undoes_nothing(
+    bench: Bench, signals: Signals
+) -> None:
+    @tool(effect=Effect.AT_MOST_ONCE)
+    def take_back(order_id: str) -> str:
+        """Undo it."""
+        SENT.append(-1)
+        return "taken back"
+
+    @tool(effect=Effect.AT_MOST_ONCE, compensate=take_back)
+    def charge(order_id: str) -> str:
+        """Charge, and meanwhile the database is restored to before the run began."""
+        SENT.append(time.monotonic())
+        signals.began.set()
+        signals.go_on.wait()
+        return "charged"
+
+    script = [call(("charge", {"order_id": "4821"})), say("done")]
+    async with bench.serving(one_agent([charge], script)) as client:
+        backup = await asyncio.to_thread(Backup, bench.settings.database_url)
+        run = await client.start("agent", "go", id=fresh_id())
+        await seen(signals.began)
+        await asyncio.to_thread(backup.put_back)
+        signals.go_on.set()
+        with pytest.raises(StaleThread):
+            await within(run.result())
+        actions = await run.actions()
+
+    assert len(SENT) == 1
+    assert [one.state for one in actions] == ["ok"], "this attempt knew how its call had ended"
+
+
+async def test_a_run_that_waits_ends_by_name_where_a_restored_ledger_does_not_know_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool(effect=Effect.AT_MOST_ONCE, approval=True)
+    def pay(cents: int) -> str:
+        """Pay."""
+        SENT.append(cents)
+        return "paid"
+
+    monkeypatch.setattr(tool_calls, "_CHECK_AGAIN", 1.0)
+    script = [call(("pay", {"cents": 100})), say("done")]
+    async with bench.serving(one_agent([pay], script)) as client:
+        backup = await asyncio.to_thread(Backup, bench.settings.database_url)
+        run = await client.start("agent", "go", id=fresh_id())
+        await eventually(run.approvals)
+        await asyncio.to_thread(backup.put_back)
+        with pytest.raises(ApprovalRefused, match="nothing was asked"):
+            await run.decide("0.0", approve=True, by="ada")
+        with pytest.raises(RunNotRunning, match="is not in the ledger"):
+            await within(run.result())
+
+    assert SENT == []
+
+
+async def test_a_plan_goes_on_after_a_restore_and_leaves_unknown_what_was_at_work_in_the_copy(
+    bench: Bench, signals: Signals
+) -> None:
+    @tool(effect=Effect.AT_MOST_ONCE)
+    def charge(order_id: str) -> str:
+        """Charge."""
+        SENT.append(time.monotonic())
+        signals.began.set()
+        signals.release.wait()
+        return "charged"
+
+    @tool(effect=Effect.READ)
+    def look(order_id: str) -> str:
+        """Look, and meanwhile the database is restored to when the charge was at work."""
+        signals.paused.set()
+        signals.go_on.wait()
+        return "looked"
+
+    order = {"order_id": "4821"}
+    steps = Plan("fulfil", [step(charge, order), step(look, order)])
+    async with bench.serving(App(tools=[charge, look])) as client:
+        run = await client.start_plan(steps, id=fresh_id())
+        await seen(signals.began)
+        backup = await asyncio.to_thread(Backup, bench.settings.database_url)
+        signals.release.set()
+        await seen(signals.paused)
+        await asyncio.to_thread(backup.put_back)
+        signals.go_on.set()
+        result = await within(run.result())
+        actions = await run.actions()
+
+    assert [one.value for one in result.steps] == ["charged", "looked"]
+    assert len(SENT) == 1
+    assert [one.state for one in actions] == ["unknown"]
