@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from commitline.errors import RunNotRunning
 from commitline.ledger import ActionLedger, LookUp
 from commitline.ledger.pool import Pool
 from commitline.tests.builders import NOON, dispatched
@@ -93,3 +94,22 @@ async def test_the_late_end_of_an_older_execution_leaves_the_calls_of_a_younger_
 
     assert (await row(ledger, claim.key)).state == "dispatched"
     assert isinstance(await ledger.claim(action(), attempt(61)), LookUp)
+
+
+async def test_a_first_claim_after_the_end_by_a_clock_that_stepped_back_opens_the_run_once(
+    ledger: ActionLedger,
+) -> None:
+    await ledger.runs.end(RUN_A, attempt_at=NOON + timedelta(seconds=30))
+    claim = await dispatched(ledger, action(), attempt(60))
+    opened = await ledger.runs.get(RUN_A)
+    assert opened is not None
+
+    gone = await ledger.relay.end_lost(
+        opened, workflow_status="completed", ended_at=NOON + timedelta(seconds=30)
+    )
+
+    assert opened.state == "running"
+    assert gone
+    assert await ledger.record(claim, RECEIPT) == RECEIPT
+    with pytest.raises(RunNotRunning):
+        await ledger.claim(action("0.1"), attempt(29))
