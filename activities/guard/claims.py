@@ -44,14 +44,19 @@ LEASE_GRACE: Final = timedelta(seconds=30)
 MAX_LEASE: Final = timedelta(hours=24)
 
 _CLAIM_SECONDS: Final = 10.0
-"""How long one attempt waits for its claim; then a later attempt starts the call."""
+"""How long one attempt waits for its claim where attempts are counted; then a later one starts the
+call."""
 _LATEST_CLAIM_SECONDS: Final = 15.0
 """After which a claim is given back: the last one began in time, and its answer was slow."""
 _SLOW_CLAIM: Final = timedelta(seconds=5)
 """How long a claim may take and still be used. Within that, its time is not taken from the tool:
 the row says that the attempt may send for so much longer."""
-_BUSY_SECONDS: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Between two claims while another action is at work on the same key, time after time."""
+_BUSY_SECONDS: Final = 0.3
+"""How long one attempt waits for another action that is at work on the same key, where attempts are
+not counted. Then it gives its place on the worker back: many that wait for one lock hold up nobody
+else."""
+_LOOK_AGAIN_SECONDS: Final = 0.2
+"""Between two claims meanwhile."""
 
 Claimed: TypeAlias = Dispatched | LookUp | AlreadyDone | Parked | Accepted
 """How a claim ends: never with *busy*."""
@@ -72,7 +77,6 @@ class Claims:
         self._request = request
         self._attempt = _attempt(call)
         self._requested_at = self._claimed_at = call.began
-        self._waits = 0
 
     async def obtain(self) -> Claimed:
         """Claim until it is clear who has the right to call. Safe to repeat.
@@ -190,15 +194,15 @@ class Claims:
     async def _wait_for(self, holder: str | None, *, perhaps_committed: bool) -> None:
         """Wait for a while without a connection; then a later attempt claims."""
         self._call.log.info("ledger.key_busy", holder=holder)
-        if activity.is_worker_shutdown() or self._call.spent() > _CLAIM_SECONDS:
+        counted = self._call.guarded.hand_over is None  # by the workflow of another application
+        patience = _CLAIM_SECONDS if counted else _BUSY_SECONDS
+        if activity.is_worker_shutdown() or self._call.spent() > patience:
             if perhaps_committed:
                 await self.hand_back(self._request)
             # Nothing has begun here, and the wait must not use up the time of the call.
             reason = f"{holder or 'an open transaction'} is at work on the same business fact"
             raise self._call.not_started(reason)
-        delay = _BUSY_SECONDS[min(self._waits, len(_BUSY_SECONDS) - 1)]
-        self._waits += 1
-        await asyncio.sleep(delay)
+        await asyncio.sleep(_LOOK_AGAIN_SECONDS)
 
     def _is_over(self) -> bool:
         """Whether the server will soon give this attempt up."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
+import psycopg
 import pytest
 from structlog.testing import capture_logs
 from temporalio.api.enums.v1 import EventType
@@ -29,6 +30,7 @@ from commitline import (
     Tool,
     ToolContext,
     ToolRefused,
+    intend,
     tool,
 )
 from commitline.activities.contract.conversation import Completion, Message
@@ -851,6 +853,45 @@ async def test_hung_calls_leave_the_worker_as_it_was(bench: Bench, signals: Sign
     assert [result.status for result in second.results] == ["ok", "ok"]
     assert took < SOON  # far less than what hangs
     assert recorded
+
+
+async def test_calls_that_wait_for_a_lock_leave_the_workers_places_to_others(bench: Bench) -> None:
+    @tool(effect=Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
+    async def charge(order_id: str) -> str:
+        """Charge an order."""
+        CALLED["charge"] += 1
+        return "charged"
+
+    # More than the worker has places.
+    many = call(*[("charge", {"order_id": "4821"})] * 15)
+    waiter = ScriptedModel("waiter", [many, say("Done.")])
+    other = ScriptedModel("other", [call(("quick", {}), ("act", {})), say("Done.")])
+    app = App([Agent("agent", waiter, "", [charge]), Agent("other", other, "", [quick, acts])])
+    few = Bench(bench.temporal, bench.settings.model_copy(update={"max_concurrent_activities": 5}))
+
+    async with await psycopg.AsyncConnection.connect(bench.settings.database_url) as application:
+        await intend(application, charge, {"order_id": "4821"})
+        with capture_logs() as logs:
+            async with few.serving(app) as client:
+                waiting = await client.start("agent", "go", id=fresh_id())
+
+                async def full() -> bool:
+                    return [log["event"] for log in logs].count("ledger.key_busy") >= 5
+
+                await eventually(full, seconds=SOON)
+                began = time.monotonic()
+                beside = [await client.start("other", "go", id=fresh_id()) for _ in range(3)]
+                ended = await asyncio.gather(*(few.outcome(run) for run in beside))
+                took = time.monotonic() - began
+                still_waits = (await waiting.status()).state == "running"
+                await application.rollback()
+                ran = await few.outcome(waiting)
+
+    assert [[one.status for one in run.results] for run in ended] == [["ok", "ok"]] * 3
+    assert took < 20, "an attempt that waits keeps its place for seconds"
+    assert still_waits
+    assert [one.status for one in ran.results] == ["ok"] * 15
+    assert CALLED["charge"] == 1
 
 
 async def test_a_tool_that_blocks_the_tools_loop_blocks_nothing_else(
