@@ -2,7 +2,7 @@
 
     begin: give the run to the child that starts next, after the older child has ended
     start the child, wait for its end, reply with its answer
-    it gave no answer: close its run, reply with what stands of it
+    it gave no whole answer: close its run, reply with what it said and what stands of it
 
 The child's run key is the parent's run key and the position of the call, whichever workflow
 carries it out. So the turns and actions of a reset parent's child are read back, as the parent's
@@ -86,6 +86,9 @@ async def run_sub_agent(
     if answer is None:
         return await _close_child(begin, "it gave none before")
     result = unpack(RunResult, answer)
+    if result.lacks:
+        said = f"{result.lacks}; it said: {result.output}" if result.output else result.lacks
+        return await _close_child(begin, scrub(said, limit=1_000))
     return call_reply.sub_agent_answered(
         result.output, structured=tool.structured, limit=content_limit
     )

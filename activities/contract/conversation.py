@@ -7,8 +7,9 @@ the model wrote may hold characters that only text keeps.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -80,6 +81,14 @@ class Completion:
     none."""
 
 
+_LACKS: Final[Mapping[FinishReason, str]] = {
+    "length": "its answer was cut off at its model's output limit",
+    "content_filter": "the provider of its model withheld the rest, or all",
+    "refusal": "its model refused",
+    "empty": "its model said nothing",
+}
+
+
 @dataclass(frozen=True)
 class RunResult:
     """How a run, or a request to a conversation, was answered."""
@@ -95,6 +104,11 @@ class RunResult:
     ``empty``: it said nothing. ``other``: the provider gave no reason that is known."""
     usage: Usage = field(default_factory=Usage)
     """Tokens of all of the run's model requests so far."""
+
+    @property
+    def lacks(self) -> str:
+        """Why the output is no whole answer, in words; empty where it is one, or may be."""
+        return _LACKS.get(self.finish_reason, "")
 
     def data(self, output_type: type[T]) -> T:
         """Return the output of an agent with an ``output_type``, as a value of that type.

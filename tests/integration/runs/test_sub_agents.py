@@ -15,7 +15,7 @@ from temporalio.client import WorkflowExecutionStatus
 
 from commitline import Agent, App, Effect, Tool, ToolContext, tool
 from commitline.activities.app.agent import AgentTool
-from commitline.activities.contract.conversation import Completion
+from commitline.activities.contract.conversation import Completion, FinishReason
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, ScriptedModel, call, say
 from commitline.client import AgentClient
@@ -358,6 +358,33 @@ async def test_one_that_fails_is_told_with_what_of_it_stands_and_for_good(
     assert states == [("ended", True), ("ended", False), ("ended", False)]
     assert again.results == ran.results
     assert where(again.actions) == {"0.0/0.0": '"noted it"'}
+
+
+async def test_one_whose_model_gives_no_whole_answer_is_told_with_what_it_said_and_what_stands(
+    bench: Bench,
+) -> None:
+    reasons: dict[str, FinishReason] = {"acts": "length", "no": "refusal", "mute": "stop"}
+
+    def answer(request: ModelRequest) -> Completion:
+        prompt = prompt_of(request)
+        if prompt == "acts" and len(request.messages) == 1:
+            return call(("note", {"what": "it"}))
+        return say("" if prompt == "mute" else f"{prompt}, and", finish_reason=reasons[prompt])
+
+    app = app_of(researcher(*[answer] * 2), calling(*reasons), say("Done."))
+    async with bench.serving(app) as client:
+        ran = await bench.start(client)
+        again = await bench.rerun(client, ran.id)
+
+    acts, no, mute = (json.loads(result.content)["error"] for result in ran.results)
+    cut_off = "its answer was cut off at its model's output limit; it said: acts, and"
+    assert [result.status for result in ran.results] == ["error"] * 3
+    assert (acts["message"], acts["effect"]) == (f"the agent gave no answer: {cut_off}", "happened")
+    assert "- note at 0.0/0.0" in acts["actions"]
+    assert no["message"] == "the agent gave no answer: its model refused; it said: no, and"
+    assert mute["message"] == "the agent gave no answer: its model said nothing"
+    assert again.results == ran.results
+    assert CALLED == {"it": 1}
 
 
 async def test_one_that_is_stopped_alone_or_called_without_a_prompt_fails_no_parent(
