@@ -37,8 +37,13 @@ log = Log()
 
 _PROBE_SECONDS: Final = 1.0
 """How long the tools' event loop may be blocked before the log says so."""
+_CLEAN_UP_SECONDS: Final = 0.2
+"""How long closing waits for the `finally` blocks of tools."""
 _CLOSE_SECONDS: Final = 1.0
 """How long closing waits for the tools' event loop; a blocked one ends with the process."""
+
+_left: Final[set[asyncio.Task[Any]]] = set()
+"""Tools that went on when their event loop ended; asyncio complains of one that is collected."""
 
 
 class ToolRunner:
@@ -141,13 +146,18 @@ class ToolRunner:
             except BaseException as err:
                 # A SystemExit in a task of a tool ends the loop; it goes on for the other tools.
                 log.error("tools.loop_broken", error=type(err).__name__)
-        for task in asyncio.all_tasks(self._loop):
-            self._cancel(task)
-        self._loop.run_until_complete(
-            asyncio.sleep(0)
-        )  # lets the `finally` blocks of the tasks begin
+        self._loop.run_until_complete(self._end_tasks())
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
+
+    async def _end_tasks(self) -> None:
+        """Cancel what is left, and let it clean up; what takes longer ends with the process."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            self._cancel(task)
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=_CLEAN_UP_SECONDS)
+            _left.update(left)
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         """Cancel a task; called in the tools' event loop. One that has ended is not told."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+
+import pytest
 
 from commitline.activities.runner.bounded_call import (
     Abandoned,
@@ -90,3 +93,35 @@ async def test_what_a_tool_returns_because_its_runner_closes_proves_nothing() ->
 
     assert isinstance(end.how, Raised)
     assert isinstance(end.how.error, asyncio.CancelledError)
+
+
+async def test_a_runner_that_closes_lets_tools_clean_up_and_asyncio_complains_of_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    began, release = threading.Event(), threading.Event()
+    cleaned: list[int] = []
+
+    async def cleans() -> None:
+        try:
+            began.set()
+            await asyncio.sleep(LONG)
+        finally:
+            for step in range(3):
+                await asyncio.sleep(0.01)
+                cleaned.append(step)
+
+    async def hangs() -> None:
+        await asyncio.to_thread(release.wait, LONG)
+
+    with ToolRunner() as runner:
+        calls = [asyncio.ensure_future(runner.run_async("act", one)) for one in (cleans, hangs)]
+        assert await asyncio.to_thread(began.wait, LONG)
+    for call in calls:
+        call.cancel()
+    await asyncio.wait(calls)
+    del runner, calls, call
+    gc.collect()
+
+    assert cleaned == [0, 1, 2]
+    assert "Task was destroyed" not in caplog.text
+    release.set()
