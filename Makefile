@@ -40,11 +40,9 @@ format: $(VENV)/.installed-all ## Format the code and mend what the linter can.
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/.installed-bench ## Measure the ledger, the run, its history and a recovery.
-	$(BIN)/python bench/ledger.py
-	$(BIN)/python bench/turns.py
-	$(BIN)/python bench/history.py
-	$(BIN)/python bench/recovery.py
+bench: $(VENV)/.installed-bench ## Measure the ledger, turns, histories and a recovery; fail at the end.
+	@failed=0; for one in ledger turns history recovery; do \
+	echo "== bench/$$one.py"; $(BIN)/python bench/$$one.py || failed=1; done; exit $$failed
 
 bench-scale: $(VENV)/.installed-all ## Time each query over a million actions.
 	$(BIN)/python bench/scale.py

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
-from temporalio.client import Client, WorkflowHandle
+from temporalio.client import Client
 from temporalio.runtime import Runtime
 
 from commitline import App
+from commitline.bench.bill import actions_of
 from commitline.client import AgentClient
 from commitline.config import Settings, core_runtime
 from commitline.devstack import DevStack
@@ -92,23 +93,21 @@ class History:
     bytes: int
     """As the server counts them."""
     events: int
+    actions: int
+    """On Temporal Cloud's bill, heartbeats left out."""
 
 
 async def history_of(client: Client, id: str) -> History:
-    """Return the size of a run's history."""
-    size = events = 0
+    """Return the size of a run's history, and what it would cost on Temporal Cloud."""
+    size = number = actions = 0
     run_id: str | None = None  # the latest execution, and from there back to the first
     while run_id != "":
-        execution = client.get_workflow_handle(id, run_id=run_id)
-        described = await execution.describe()
+        described = await client.get_workflow_handle(id, run_id=run_id).describe()
         info = described.raw_description.workflow_execution_info
-        size, events = size + info.history_size_bytes, events + info.history_length
-        run_id = await _continued_from(client.get_workflow_handle(id, run_id=described.run_id))
-    return History(size, events)
-
-
-async def _continued_from(execution: WorkflowHandle[Any, Any]) -> str:
-    """Return the execution that this one went on from, by its first event; empty for none."""
-    async for event in execution.fetch_history_events(page_size=1):
-        return event.workflow_execution_started_event_attributes.continued_execution_run_id
-    raise AssertionError("a history without events")
+        size, number = size + info.history_size_bytes, number + info.history_length
+        execution = client.get_workflow_handle(id, run_id=described.run_id)
+        events = [event async for event in execution.fetch_history_events()]
+        actions += actions_of(events)
+        started = events[0].workflow_execution_started_event_attributes
+        run_id = started.continued_execution_run_id
+    return History(size, number, actions)

@@ -68,6 +68,10 @@ select sum(pg_relation_size(oid))::bigint
  where oid >= 16384 and relkind in ('r', 'i', 't')
 """
 """Everything that is not Postgres's own: tables, their indexes, their TOAST with its index."""
+WRITTEN: Final = """
+select pg_current_wal_insert_lsn() - '0/0', pg_snapshot_xmax(pg_current_snapshot())
+"""
+"""Only a transaction that writes gets a number."""
 
 
 # The agent, for both: what its model calls, and what its tool answers.
@@ -127,6 +131,10 @@ class Measured:
     turns: int
     history_bytes: int
     postgres_bytes: int
+    wal_bytes: int = 0
+    """Of the log that Postgres wrote meanwhile, and that standbys and backups get."""
+    commits: int = 0
+    """Transactions that wrote something."""
     ended: str | None = None
     """Why it did not come to its answer; its bytes are those that it reached."""
     late: float | None = None
@@ -181,10 +189,21 @@ async def measure_commitline(stack: DevStack, client: Client, turns: int) -> Mea
     url = await new_database(stack, f"bench_{turns}")
     before = await postgres_bytes(url)
     async with with_commitline(client, url, app_of(turns)) as run:
+        wal_before, commits_before = await written(url)
         ended = await end_of(run, run_id, client)
+        wal, commits = await written(url)
     grown = await postgres_bytes(url) - before
     size = (await history_of(client, run_id)).bytes
-    return Measured(COMMITLINE, turns, size, grown, ended, late_turn())
+    return Measured(
+        COMMITLINE,
+        turns,
+        size,
+        grown,
+        wal - wal_before,
+        commits - commits_before,
+        ended=ended,
+        late=late_turn(),
+    )
 
 
 async def measure_official(stack: DevStack, client: Client, turns: int) -> Measured:
@@ -195,7 +214,7 @@ async def measure_official(stack: DevStack, client: Client, turns: int) -> Measu
     ) as run:
         ended = await end_of(run, run_id, client)
     size = (await history_of(client, run_id)).bytes
-    return Measured(official.NAME, turns, size, 0, ended, late_turn())
+    return Measured(official.NAME, turns, size, 0, ended=ended, late=late_turn())
 
 
 async def new_database(stack: DevStack, name: str) -> str:
@@ -217,12 +236,22 @@ async def postgres_bytes(url: str) -> int:
     return int(found[0])
 
 
+async def written(url: str) -> tuple[int, int]:
+    """Return how much the server has written to its log so far, and how many transactions wrote."""
+    connection = await psycopg.AsyncConnection.connect(url, autocommit=True)
+    async with connection:
+        found = await (await connection.execute(WRITTEN)).fetchone()
+    assert found is not None
+    return int(found[0]), int(found[1])
+
+
 async def measure(stack: DevStack, *, numbers: list[int], progress: Console) -> list[Measured]:
     """Measure both at each number of turns, against running servers."""
     client = await Client.connect(stack.temporal_address)
     found = []
+    systems = [measure_commitline, *([measure_official] if official.INSTALLED else [])]
     for turns in numbers:
-        for one in (measure_commitline, measure_official):
+        for one in systems:
             measured = await one(stack, client, turns)
             found.append(measured)
             progress.print(f"  {measured.system}, {turns} turns: {measured.history_bytes:,} bytes")
@@ -299,11 +328,10 @@ def main() -> None:
     progress = Console(stderr=True, highlight=False)
     if not official.INSTALLED:
         progress.print(
-            f"{official.NAME} is not installed: {official.HOW_TO_INSTALL}",
+            f"Without {official.NAME}, which is not installed: {official.HOW_TO_INSTALL}",
             markup=False,
             soft_wrap=True,
         )
-        leave(1)
     with bench_stack(progress) as stack:
         progress.print(f"One run of each system at {given.turns} turns", markup=False)
         numbers = sorted(set(given.turns))

@@ -61,8 +61,13 @@ class Load:
         """Turns; calls where a turn has several."""
         return self.runs * self.job.turns * self.job.calls
 
+    def tenth(self) -> Load:
+        """Return a tenth of it, to see that it can be carried out."""
+        turns, calls = -(-self.job.turns // 10), -(-self.job.calls // 10)
+        return Load(-(-self.runs // 10), Job(turns, calls), self.unit)
 
-LOADS: Final = {
+
+LOADS: Final[dict[str, Load]] = {
     "one": Load(1, Job(50), "turns"),
     "many": Load(20, Job(10), "turns"),
     "crowd": Load(100, Job(4), "turns"),
@@ -212,6 +217,7 @@ async def measure(stack: DevStack, *, rounds: int, progress: Console) -> dict[st
                 **figures_of(samples, name),
                 "history_bytes_a_turn": round(histories[name].bytes / turns),
                 "history_events_a_turn": round(histories[name].events / turns, 1),
+                "actions_a_turn": round(histories[name].actions / turns, 2),
             }
             for name in kinds
         },
@@ -327,10 +333,13 @@ def main() -> None:
         description="What a turn costs, against Temporal by hand and the official integration."
     )
     parser.add_argument("--rounds", type=int, default=5, help="of each kind under each load")
+    parser.add_argument("--small", action="store_true", help="a tenth of each load, as a trial")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
     if given.rounds < 1:
         parser.error("--rounds: at least 1")
+    if given.small:
+        LOADS.update({name: load.tenth() for name, load in LOADS.items()})
     progress = Console(stderr=True, highlight=False)
     if not official.INSTALLED:
         progress.print(
