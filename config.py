@@ -97,7 +97,7 @@ class Settings(BaseModel):
     ``max_prepared_statements`` above 0, and libpq 17. Behind any other it does nothing."""
     statement_seconds: float = Field(default=10.0, gt=0)
     """The deadline of one ledger call, waiting for a connection included."""
-    heartbeat_seconds: float = Field(default=10.0, ge=1)
+    heartbeat_seconds: float = Field(default=3.0, ge=1)
     """How soon a dead worker is noticed. Read when a run starts, then kept by the run."""
     grace_seconds: float = Field(default=30.0, gt=0)
     """How long a worker may finish what it has begun, after SIGTERM or SIGINT."""

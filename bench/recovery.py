@@ -49,8 +49,9 @@ from commitline.process import leave
 from commitline.testing import call, say
 from commitline.testing.processes import WorkerProcess
 
-HEARTBEAT_SECONDS: Final = 1.0
-RECOVERY_TARGET: Final = HEARTBEAT_SECONDS + 2
+HEARTBEAT_SECONDS: Final = Settings().heartbeat_seconds
+"""Users have the default."""
+RECOVERY_TARGET: Final = HEARTBEAT_SECONDS + 1
 STOP_TARGET: Final = HEARTBEAT_SECONDS + 1
 AGENT: Final = "bench"
 FOLDER: Final = "BENCH_FOLDER"

@@ -25,7 +25,7 @@ class SettlementPlan:
 
     step: UndoStep | None = None
     """The call."""
-    heartbeat_seconds: float = 10.0
+    heartbeat_seconds: float = 3.0
     """How often the call must heartbeat, at least."""
     wait_seconds: float = 0.0
     """An attempt may be at work on the action: plan again after this time."""
