@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, TypeAlias, TypeVar
 
 import psycopg
@@ -225,8 +226,9 @@ async def fetch_each(
     They are one transaction, and each sees what was committed when it began, in their order.
     Each query names its row factory: `record_row` of a class, or psycopg's ``dict_row``.
     """
-    async with connection.pipeline():
-        cursors = []
+    cursors = []
+    # A pipeline of one would cost the worker as much again.
+    async with connection.pipeline() if len(queries) > 1 else nullcontext():
         for factory, name, given in queries:
             cursor = connection.cursor(row_factory=factory, binary=True)
             cursors.append(await cursor.execute(QUERIES[name], given))

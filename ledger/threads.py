@@ -17,22 +17,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psycopg import errors as pg
-from psycopg.rows import dict_row
 
-from ..errors import RequestConflict, RunNotRunning, ThreadDeleted, ThreadNotFound
+from ..errors import RequestConflict, ThreadDeleted, ThreadNotFound
 from ..identity import ActionKey, Position, RunKey
 from .action_records import Action
+from .conversation_read import keep_committed, read_conversation
 from .forks import fork_run
+from .known_messages import KnownMessages
 from .open_turns import close_turn
-from .row_factory import read, record_row
+from .pool import Pool
+from .row_factory import read
 from .run_records import Run
-from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_each, fetch_row
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_all, fetch_row
 from .thread_records import (
     NO_STATE,
     Committed,
     Conversation,
     Request,
-    Returned,
     StoredMessage,
     Thread,
     Turn,
@@ -42,7 +43,15 @@ from .transaction import transaction
 
 
 class ThreadLedger(LedgerCalls):
-    """Conversations over an open psycopg pool (see `ledger_pool`)."""
+    """Conversations over an open psycopg pool (see `ledger_pool`).
+
+    It keeps the messages that it has read or written, and reads them again only if they are others
+    by then (`KnownMessages`). So hold on to one for many turns.
+    """
+
+    def __init__(self, pool: Pool, *, statement_seconds: float = 10.0) -> None:
+        super().__init__(pool, statement_seconds=statement_seconds)
+        self._known = KnownMessages()
 
     async def open(self, thread_id: str, *, agent: str) -> Thread:
         """Begin a conversation, or find it. Safe to repeat.
@@ -137,35 +146,10 @@ class ThreadLedger(LedgerCalls):
             ThreadNotFound: The conversation is not.
             ThreadDeleted: The conversation was deleted.
         """
+        at = {"run_key": run_key, "thread_id": thread_id, "request_id": request_id}
 
         async def work(connection: Connection) -> Conversation:
-            # The thread before its messages: one that is written meanwhile is found stale.
-            runs, threads, messages, requests, settled, *returned = await fetch_each(
-                connection,
-                (record_row(Run), "get_run", {"run_key": run_key}),
-                (dict_row, "get_thread_with_state", {"thread_id": thread_id, "version": None}),
-                (record_row(StoredMessage), "get_messages", {"thread_id": thread_id}),
-                (
-                    record_row(Request),
-                    "get_request",
-                    {"thread_id": thread_id, "request_id": request_id},
-                ),
-                (record_row(Action), "pending_notices", {"thread_id": thread_id}),
-                *([(record_row(Returned), "get_returned", {"keys": list(calls)})] if calls else []),
-            )
-            if not runs:
-                raise RunNotRunning(f"the run {run_key} is not in the ledger", known=False)
-            thread = check_alive(thread_id, read(Thread, threads[0]) if threads else None)
-            return Conversation(
-                runs[0],
-                thread,
-                messages,
-                requests[0] if requests else None,
-                settled,
-                {one.key: one for one in (returned[0] if calls else ())},
-                threads[0]["state"] or NO_STATE,
-                threads[0]["state_version"] or 0,
-            )
+            return await read_conversation(connection, self._known, at, calls)
 
         return await self._call(work)
 
@@ -220,6 +204,7 @@ class ThreadLedger(LedgerCalls):
                 if await fetch(connection, StoredMessage, "get_turn", **at) is None:
                     raise
             if row is not None:
+                keep_committed(self._known, turn, row)
                 return Committed(
                     row["version"], row["input_tokens"] or 0, row["output_tokens"] or 0
                 )

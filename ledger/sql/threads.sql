@@ -93,7 +93,10 @@ with thread as (
       from thread
      where key = any(%(notified)s::text[]) and settled_at is not null and notified_version is null
 )
-select thread.version, run.input_tokens, run.output_tokens
+select thread.version, run.input_tokens, run.output_tokens, now() as committed_at,
+       (select created_at from agent_messages m
+         where m.thread_id = thread.thread_id and m.version = %(version)s and superseded_at is null
+         limit 1) as started_from
   from thread left join run on true;
 
 -- pending_notices: what was settled after the model had read that it is unknown or pending.
@@ -101,6 +104,30 @@ select *, clock_timestamp() as now from agent_actions
  where coalesce(thread_id, run_key) = %(thread_id)s and settled_at is not null
    and notified_version is null
  order by settled_at, key;
+
+-- read_turn: what a model turn starts from, in one row: the run, its conversation, the state, the
+-- request, whether there are notices. Not the messages, which the worker may know: committed_at tells
+-- two commits of one version apart, of which a failover lost the first.
+select r.*, clock_timestamp() as now,
+       t.thread_id as found_thread_id, t.agent as thread_agent, t.version as thread_version,
+       t.written_by, t.forked_run, t.forked_step, t.created_at as thread_created_at, t.deleted_at,
+       (select created_at from agent_messages m
+         where m.thread_id = t.thread_id and m.version = t.version and superseded_at is null
+         limit 1) as committed_at,
+       s.state as shared_state, s.version as state_version,
+       q.message as request_message, q.reply as request_reply,
+       exists (select from agent_actions
+                where coalesce(thread_id, run_key) = %(thread_id)s and settled_at is not null
+                  and notified_version is null) as has_notices
+  from (values (true)) always
+  left join agent_runs r on r.run_key = %(run_key)s
+  left join agent_threads t on t.thread_id = %(thread_id)s
+  left join lateral (
+        select state, version from agent_states
+         where thread_id = t.thread_id and superseded_at is null
+         order by version desc
+         limit 1) s on true
+  left join agent_requests q on q.thread_id = t.thread_id and q.request_id = %(request_id)s;
 
 -- get_returned: what calls returned: of actions that happened, and of reads whose results are kept.
 select key, result, state_changes, duplicate_of from agent_actions
