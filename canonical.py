@@ -36,12 +36,7 @@ def parse(text: str) -> Json:
             integer of more than 4,300 digits (Python's own limit), or nested over 200 deep.
     """
     try:
-        value = json.loads(
-            text,
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            object_pairs_hook=_unique_keys,
-        )
+        value = _DECODER.decode(text)
     except (ValueError, RecursionError) as err:
         reason = _TOO_DEEP if _brackets_too_deep(text) else f"not valid JSON: {err}"
         raise UnrepresentableValue(reason) from err
@@ -96,13 +91,7 @@ def storable(text: str) -> str:
 def _encode(value: Json, *, sort_keys: bool) -> str:
     try:
         _check_plain(value, depth=0)
-        return json.dumps(
-            value,
-            ensure_ascii=True,
-            allow_nan=False,
-            sort_keys=sort_keys,
-            separators=(",", ":"),
-        )
+        return (_SORTING_ENCODER if sort_keys else _ENCODER).encode(value)
     except (TypeError, ValueError, RecursionError) as err:
         raise UnrepresentableValue(f"no JSON form: {err}") from err
 
@@ -170,3 +159,11 @@ def _unique_keys(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     if len(found) != len(pairs):
         raise ValueError("a key stands twice in one object")
     return found
+
+
+# Made once: `json.dumps` and `json.loads` would make one for each text.
+_ENCODER: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
+_SORTING_ENCODER: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), sort_keys=True)
+_DECODER: Final = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_unique_keys
+)

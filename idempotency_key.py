@@ -15,6 +15,7 @@ import hashlib
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -31,6 +32,7 @@ _GENERATION_ROOM: Final = 8
 _PLAIN = frozenset(string.ascii_letters + string.digits)
 
 
+@lru_cache(maxsize=1_000)
 def default_idempotency_key(action: ActionKey) -> str:
     """Return ``cl_`` and 40 base32 characters: ASCII, short, without personal data."""
     hashed = hashlib.sha256(action.encode()).digest()

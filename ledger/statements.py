@@ -94,9 +94,12 @@ class LedgerCalls:
             pause = _BACK_OFF_SECONDS
             while True:
                 try:
-                    async with self._pool.connection() as connection:
-                        reached = True
+                    connection = await self._pool.getconn()
+                    reached = True
+                    try:
                         return await _work_on(connection, work)
+                    finally:
+                        await self._pool.putconn(connection)
                 except _PERMANENT as err:
                     raise Unstorable(f"Postgres cannot hold a value: {err}") from err
                 except _TRANSIENT as err:

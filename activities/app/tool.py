@@ -153,9 +153,7 @@ class Tool:
             given = self.arguments.model_validate_json(dumps(requested))
             text = _written(given)
             read = self.arguments.model_validate_json(text)
-            survives = are_same(read, given) and digest(parse(_written(read))) == digest(
-                parse(text)
-            )
+            survives = are_same(read, given) and _is_same_json(_written(read), text)
         except ActionError:
             raise
         except Exception as err:  # a validator may raise anything
@@ -173,10 +171,11 @@ class Tool:
         """
         try:
             read = self.arguments.model_validate_json(stored)
-            before, today = parse(stored), parse(_written(read))
-            if digest(today) == digest(before):
+            today = _written(read)
+            if _is_same_json(today, stored):
                 return read
-            problem = f"today it would get other values for {_differing(before, today)}"
+            differing = _differing(parse(stored), parse(today))
+            problem = f"today it would get other values for {differing}"
         except Exception as err:  # a validator may raise anything
             problem = explain(err, whole="arguments", limit=_MAX_PROBLEM)
         raise ArgumentsChanged(
@@ -286,6 +285,11 @@ class Tool:
 def _written(arguments: BaseModel) -> str:
     # Without what is computed: as the type reads it again.
     return dumps(arguments.model_dump(mode="json", round_trip=True))
+
+
+def _is_same_json(one: str, other: str) -> bool:
+    """Whether two JSON texts mean the same; most that do are the same."""
+    return one == other or digest(parse(one)) == digest(parse(other))
 
 
 def _differing(before: dict[str, Json], today: dict[str, Json]) -> str:

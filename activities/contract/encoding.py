@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import TypeAdapter
 from temporalio.api.common.v1 import Payload
@@ -23,9 +23,7 @@ _METADATA = {"encoding": b"json/plain"}
 
 def to_text(value: Any) -> str:
     """Return a dataclass, or plain JSON data, as ASCII JSON text."""
-    return json.dumps(
-        value, ensure_ascii=True, allow_nan=False, separators=(",", ":"), default=_fields
-    )
+    return _ENCODER.encode(value)
 
 
 def from_text(kind: type[T], text: str) -> T:
@@ -99,3 +97,7 @@ def _is_empty(value: Any) -> bool:
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the reader of a type. The SDK's ``value_to_type`` would make one for every value."""
     return TypeAdapter(kind)
+
+
+_ENCODER: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_fields)
+"""Made once: `json.dumps` would make one for each value."""

@@ -1,6 +1,6 @@
 """Heartbeats beside the work, so that a dead worker is noticed and a busy one is not.
 
-The task beats whatever the work does, as long as the worker's event loop turns: it tells
+It beats whatever the work does, as long as the worker's event loop turns: it tells
 "this worker lives", not "this tool makes progress".
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
@@ -50,14 +49,16 @@ async def beating(beat: Callable[[], None] = beat_with_earlier_details) -> Async
     if not timeout:
         yield
         return
-    task = asyncio.create_task(_beat(beat, timeout / 3))
+    loop, every = asyncio.get_running_loop(), timeout.total_seconds() / 3
+    timer: asyncio.TimerHandle
+
+    def beat_on() -> None:
+        nonlocal timer
+        timer = loop.call_later(every, beat_on)
+        beat()
+
+    timer = loop.call_later(every, beat_on)  # no task, which would cost each activity more
     try:
         yield
     finally:
-        task.cancel()
-
-
-async def _beat(beat: Callable[[], None], every: timedelta) -> None:
-    while True:
-        await asyncio.sleep(every.total_seconds())
-        beat()
+        timer.cancel()
