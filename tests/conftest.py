@@ -23,9 +23,7 @@ _TESTS: Final = Path(__file__).parent
 _LONGEST_FIRST: Final[Sequence[str]] = (
     "crash/test_soak.py",
     "integration/test_fuzz.py",
-    "integration/runs/test_forgotten_runs.py",
     "integration/runs/test_deadlines.py",
-    "integration/runs/test_long_runs.py",
     "integration/test_cli.py",
     "crash/test_threads_crash.py",
     "integration/runs/test_references.py",
@@ -50,6 +48,8 @@ _LONGEST_FIRST: Final[Sequence[str]] = (
     "integration/runs/test_relay_gone.py",
     "integration/runs/test_plans.py",
     "integration/runs/test_removed_tools.py",
+    "integration/runs/test_long_runs.py",
+    "integration/runs/test_forgotten_runs.py",
     "crash/test_crash_windows.py",
     "integration/runs/test_attempts.py",
     "integration/ledger/test_claims_property.py",
