@@ -70,6 +70,8 @@ class Surroundings:
     """Characters that one call's changes of the state may have."""
     inputs: list[StoredInput] = field(default_factory=list)
     """What the guard puts into the arguments of the call, out of the ledger."""
+    approved: str | None = None
+    """Digest of the approved arguments, where the guard takes those out of the ledger."""
     limits: CallLimits = field(default_factory=lambda: CallLimits(None, None))
     """The deadlines of the call."""
 
@@ -82,9 +84,12 @@ surroundings: ContextVar[Surroundings] = ContextVar(
 
 
 @contextmanager
-def calling(*, judged: str | None, inputs: list[StoredInput]) -> Iterator[None]:
+def calling(
+    *, judged: str | None, inputs: list[StoredInput], approved: str | None
+) -> Iterator[None]:
     """Say more in the header of the calls that are made meanwhile."""
-    token = surroundings.set(replace(surroundings.get(), judged=judged, inputs=inputs))
+    around = replace(surroundings.get(), judged=judged, inputs=inputs, approved=approved)
+    token = surroundings.set(around)
     try:
         yield
     finally:
@@ -160,7 +165,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         return ActionHeader(
             this_run(),
             ITS_ID if around.calls_tools else position,
-            "" if around.calls_tools else _digest(input, around),
+            around.approved or ("" if around.calls_tools else _digest(input, around)),
             again=again,
             attempt_seconds=around.limits.attempt_seconds,
             node_seconds=around.limits.node_seconds,
@@ -171,6 +176,7 @@ class _Outbound(WorkflowOutboundInterceptor):
             tries=around.tries,
             judged=around.judged,
             inputs=around.inputs,
+            approved=around.approved is not None,
         )
 
     def continue_as_new(self, input: ContinueAsNewInput) -> Any:

@@ -116,12 +116,10 @@ class ToolCalls:
             approval = await self._wait_for_approval(tool, at, arguments, call)
             if approval.reply is not None:
                 return approval.reply
-            made, inputs = arguments, surroundings.get().inputs
-            if not approval.as_requested:
-                assert approval.arguments is not None, "approved, or replied to"
-                made, inputs = approval.arguments, []
+            made = approval.arguments or arguments
+            inputs = surroundings.get().inputs if approval.as_requested else []
             call.summary = summarise(tool.definition.name, tool.summary, parse(made))
-            with calling(judged=approval.judged, inputs=inputs):
+            with calling(judged=approval.judged, inputs=inputs, approved=approval.stored):
                 reply = await self._reply(tool, at, pack_text(made), call)
             if not reply.judge_again:
                 return reply

@@ -34,7 +34,8 @@ class ActionHeader:
     run_key: RunKey
     position: Position = ITS_ID
     requested_digest: str = ""
-    """Empty on the way to a tool: its guard gets the very payload that the workflow gave."""
+    """Empty on the way to a tool: its guard gets the very payload that the workflow gave, unless
+    the arguments do not travel."""
     again: bool = False
     """The workflow has scheduled this very call before, and starts it again."""
     attempt_seconds: float | None = None
@@ -65,6 +66,8 @@ class ActionHeader:
 
     inputs: list[StoredInput] = field(default_factory=list)
     """What the guard puts into the arguments, out of the ledger."""
+    approved: bool = False
+    """The call is made with what was approved, which did not travel: the ledger has it."""
 
     @property
     def purpose(self) -> Purpose:

@@ -49,7 +49,8 @@ class WordGiven:
 class ApprovalState:
     """From `CHECK_APPROVAL` to the run: whether the call may be made.
 
-    Exactly one of ``as_requested``, ``arguments``, ``reply`` and ``wait_seconds`` is set.
+    Exactly one of ``as_requested``, ``arguments``, ``stored``, ``reply`` and ``wait_seconds`` is
+    set.
     """
 
     as_requested: bool = False
@@ -57,6 +58,9 @@ class ApprovalState:
 
     arguments: str | None = None
     """It may be made, with these arguments (JSON text), which are all of them."""
+    stored: str | None = None
+    """The same, with arguments that are too large to travel: the ledger has them, with the
+    approval, or with the action if that was begun. This is their digest, as in a call's header."""
     judged: str | None = None
     """Digest of the arguments that were approved, or that need no approval: those are carried out,
     or none. None where the call was begun: its row counts."""

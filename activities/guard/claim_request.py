@@ -90,6 +90,8 @@ class RequestReader:
         guarded, inputs = self._call.guarded, self._call.header.inputs
         if undone is not None:
             return guarded.stored_args(guarded.undo_args(undone))
+        if self._call.header.approved:
+            return guarded.stored_args(await self._approved())
         if not inputs:
             return args
         try:
@@ -97,6 +99,19 @@ class RequestReader:
         except LedgerUnavailable as err:
             raise self._call.not_started(err.message) from err
         return guarded.stored_args(text)
+
+    async def _approved(self) -> str:
+        """Return the arguments with which the call was begun, or else those that were approved."""
+        begun = await self._get(self._key)
+        if begun is not None:
+            return begun.args
+        try:
+            approval = await self._ledger.approvals.get(self._key)
+        except LedgerUnavailable as err:
+            raise self._call.not_started(err.message) from err
+        if approval is None:
+            raise ArgumentsChanged(f"the approval of {self._key} is gone: it is requested again")
+        return approval.approved_args
 
     async def _row_that_counts(self) -> Action | None:
         """Return the row of a call that no run planned, whatever newer code makes of it.

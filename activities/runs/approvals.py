@@ -28,6 +28,7 @@ from ..app.tool import Tool
 from ..contract.approvals import CHECK_APPROVAL, DECIDE, ApprovalState, CheckApproval, Decide
 from ..contract.deadlines import wait_seconds
 from ..contract.encoding import pack, unpack
+from ..contract.sizes import MAX_STEP
 from ..guard.stored_inputs import with_inputs
 from ..model.model import over_limit
 from ..replies import call_reply
@@ -171,8 +172,16 @@ def _begun_with(row: Action) -> ApprovalState:
 
     Those that were approved are stored as they were scheduled; else it was the plan's.
     """
-    approved = digest([parse(row.args)]) == row.requested_digest
-    return ApprovalState(arguments=row.args) if approved else ApprovalState(as_requested=True)
+    if digest([parse(row.args)]) != row.requested_digest:
+        return ApprovalState(as_requested=True)
+    return _made_with(row.args)
+
+
+def _made_with(args: str) -> ApprovalState:
+    """Return that a call is made with these arguments; large ones stay in the ledger."""
+    if len(args) <= MAX_STEP:
+        return ApprovalState(arguments=args)
+    return ApprovalState(stored=digest([parse(args)]))
 
 
 def _edited(tool: Tool, arguments: str) -> str:
@@ -222,9 +231,9 @@ async def _needs_approval(tool: Tool, effective: str) -> bool:
 def _state_of(found: Approval) -> ApprovalState:
     match found.state:
         case "approved":
-            args = found.approved_args
-            judged = digest(parse(args))
-            return ApprovalState(arguments=args, judged=judged, generation=found.generation)
+            made = _made_with(found.approved_args)
+            judged = digest(parse(found.approved_args))
+            return replace(made, judged=judged, generation=found.generation)
         case "rejected":
             why = f": {scrub(found.reason, limit=1_000)}" if found.reason else ""
             text = f"not executed: rejected by {found.decided_by}{why}"

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ApplicationError
@@ -130,6 +131,37 @@ async def test_a_rejected_call_is_told_as_not_executed_with_the_reason(bench: Be
             '{"error":{"type":"Rejected","message":"not executed: rejected by ada: not now",'
             '"effect":"none"}}',
         )
+    ]
+
+
+@pytest.mark.parametrize("edited", [None, {"text": "b" * 150_000}])
+async def test_what_was_approved_travels_once_if_it_is_large_and_is_carried_out_whole(
+    bench: Bench, edited: dict[str, str] | None
+) -> None:
+    sent: list[str] = []
+
+    @tool(effect=Effect.AT_MOST_ONCE, approval=True)
+    async def mail(text: str) -> str:
+        """Mail a long text."""
+        sent.append(text)
+        return "mailed"
+
+    wanted = call(("mail", {"text": "a" * 150_000}))
+    async with bench.serving(one_agent([mail], [wanted, say("Done.")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        await run.decide("0.0", approve=True, by="ada", args=edited)
+        await run.result()
+        again = await bench.rerun(client, run.id)
+        events = (await bench.history(run.id)).events
+
+    large = [one.event_type for one in events if one.ByteSize() > 100_000]
+    assert sent == [(edited or {"text": "a" * 150_000})["text"]]
+    assert [one.state for one in again.actions] == ["ok"]
+    decision = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ADMITTED
+    assert [one for one in large if one != decision] == [
+        EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED,  # the model's answer
+        EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED,  # the call, as the model wanted it
     ]
 
 
