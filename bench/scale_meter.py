@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final, cast
 
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncCursor
 from psycopg.rows import DictRow
 
 from commitline.ledger import ledger_pool
-from commitline.ledger.pool import Pool
+from commitline.ledger.pool import Connection, Pool
 
 SMALL: Final = 1000
 """Rows of a table that may be scanned: it is as quick as its index."""
@@ -86,7 +86,7 @@ class Meter:
         async with pool:
             yield pool
 
-    def _connection_class(self, *, explain: bool) -> type[AsyncConnection[DictRow]]:
+    def _connection_class(self, *, explain: bool) -> type[Connection]:
         meter = self
 
         class Cursor(AsyncCursor[DictRow]):
@@ -103,7 +103,7 @@ class Meter:
                         found.rows.append(self.rowcount)
                 return done
 
-        class Timed(AsyncConnection[DictRow]):
+        class Timed(Connection):
             @classmethod
             async def connect(cls, *args: Any, **given: Any) -> Any:
                 opened = await super().connect(*args, **given)

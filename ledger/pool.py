@@ -17,10 +17,10 @@ since, a higher one raises a serialization failure, and the statement is repeate
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import psycopg
-from psycopg import AsyncConnection, IsolationLevel
+from psycopg import AsyncConnection, AsyncCursor, IsolationLevel
 from psycopg.rows import DictRow, TupleRow, dict_row, scalar_row
 from psycopg.sql import SQL, Identifier
 from psycopg.types.string import TextBinaryLoader, TextLoader
@@ -44,7 +44,26 @@ _HOW_TO_HAVE_UTF8: Final = (
     "COMMITLINE_DATABASE_URL."
 )
 
-Connection: TypeAlias = AsyncConnection[DictRow]
+
+class Connection(AsyncConnection[DictRow]):
+    """A connection that keeps the cursors of what it executes often.
+
+    A cursor that executes the same text again knows how to write its values; a new one finds that
+    out anew, which is a seventh of a statement's processor time.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._kept: dict[str, AsyncCursor[DictRow]] = {}
+
+    def kept_cursor(self, name: str) -> AsyncCursor[DictRow]:
+        """Return the cursor of a named query that has small results: it holds on to the last."""
+        found = self._kept.get(name)
+        if found is None:
+            found = self._kept[name] = self.cursor(binary=True)
+        return found
+
+
 Pool: TypeAlias = AsyncConnectionPool[Connection]
 
 
@@ -65,7 +84,7 @@ def ledger_pool(
     timeouts = {} if "connect_timeout" in check_database_url(database_url) else _CONNECT_TIMEOUT
     return AsyncConnectionPool(
         database_url,
-        connection_class=AsyncConnection[DictRow],
+        connection_class=Connection,
         min_size=1,
         max_size=size,
         open=False,

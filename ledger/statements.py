@@ -169,7 +169,7 @@ async def _work_on(connection: Connection, work: Callable[[Connection], Awaitabl
 
 async def execute(connection: Connection, query: str, **parameters: Any) -> bool:
     """Execute a named query; return whether it changed or found a row."""
-    cursor = await connection.execute(QUERIES[query], parameters, binary=True)
+    cursor = await connection.kept_cursor(query).execute(QUERIES[query], parameters)
     return cursor.rowcount > 0
 
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from psycopg import AsyncConnection
 from psycopg.pq import TransactionStatus
-from psycopg.rows import DictRow
 
 from commitline.ledger.pool import Connection
 from commitline.tests.fuzz.pace import Pace
@@ -24,7 +22,7 @@ _LONGEST: Final = 60
 def slow_commits(pace: Pace, chance: Random) -> type[Connection]:
     """Return a class of connections, a few of whose commits are slow."""
 
-    class SlowlyCommitting(AsyncConnection[DictRow]):
+    class SlowlyCommitting(Connection):
         async def commit(self) -> None:
             in_transaction = self.info.transaction_status == TransactionStatus.INTRANS
             if in_transaction and chance.random() < _SLOW:
