@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ..canonical import parse, scrub
 from ..errors import RunNotRunning, UndoRefused
@@ -70,6 +70,10 @@ class DueUndo:
         They differ: an action that could not be settled may become known later, and is undone then.
         """
         return self.action.key if self.at is None else action_key(self.action.run_key, self.at)
+
+
+NOTHING_UNDOES_IT: Final = "its tool names no other to undo it"
+"""Why an action stands for good."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +281,7 @@ def _fate(row: Action, undo: Action | None) -> ActionFate:
         else:
             fate, why = "stands", f"its undo {_named(undo.key, row)} is under way"
     elif row.compensator is None:
-        fate, why = "stands", "its tool names no other to undo it"
+        fate, why = "stands", NOTHING_UNDOES_IT
     else:
         fate, why = "stands", "it was not undone"
     return ActionFate(row.key, row.run_key, row.position, row.tool, row.args, fate, why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..client import AgentClient
 from ..config import Settings, check_namespace, connect_temporal, core_runtime
+from .connection import leave_out_tries
 
 
 async def open_client() -> AgentClient:
@@ -14,6 +15,7 @@ async def open_client() -> AgentClient:
             unusable.
     """
     settings = Settings.load()
+    leave_out_tries()
     temporal = await connect_temporal(runtime=core_runtime())
     # Not later: of a namespace that does not exist, each thing in it is not found.
     await check_namespace(temporal)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -9,6 +10,11 @@ from ..config import Settings
 from ..ledger import ActionLedger, ledger_pool
 
 T = TypeVar("T")
+
+
+def leave_out_tries() -> None:
+    """Have the pool log nothing of its tries: the command says whether the ledger has answered."""
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 
 async def with_ledger(work: Callable[[ActionLedger], Awaitable[T]]) -> T:
@@ -19,5 +25,6 @@ async def with_ledger(work: Callable[[ActionLedger], Awaitable[T]]) -> T:
         LedgerUnavailable: It does not answer.
     """
     settings = Settings.load()
+    leave_out_tries()
     async with ledger_pool(settings.require_database(), size=1, prepared_statements=False) as pool:
         return await work(ActionLedger(pool, statement_seconds=settings.statement_seconds))

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ..canonical import parse
 from ..ledger import Action, UndoReport
+from ..ledger.undo_rules import NOTHING_UNDOES_IT
 from ..shown import one_line
 from .actions import print_unknown
 from .console import ERR, OUT, line, state_text
@@ -37,7 +38,8 @@ def print_undo_report(run: str, report: UndoReport) -> None:
     }[report.state]
     OUT.print(Text(f"{one_line(run, limit=200)}: {summary}"), soft_wrap=True)
     if report.state == "partly compensated":
-        _say_what_to_do(one_line(run, limit=200), {one.fate for one in report.standing})
+        open_to = {one.fate for one in report.standing if one.why != NOTHING_UNDOES_IT}
+        _say_what_to_do(one_line(run, limit=200), open_to)
 
 
 def _say_what_to_do(run: str, fates: Collection[str]) -> None:

@@ -310,7 +310,7 @@ async def _empty_database(scene: Scene) -> str:
 @pytest.mark.parametrize(
     ("what", "code", "reason", "remedy"),
     [
-        ("no such module", "CL103", "cannot import 'nowhere.app'", "commitline doctor"),
+        ("no such module", "CL103", "cannot import 'nowhere.app'", "`module:attribute`"),
         ("no database set", "CL103", "set COMMITLINE_DATABASE_URL", "commitline dev"),
         ("no database there", "CL206", "no database: ", "check the database"),
         ("not migrated", "CL207", "the database has schema 0", "commitline migrate"),

@@ -185,6 +185,18 @@ def test_a_namespace_that_does_not_exist_is_named_in_one_sentence(
     assert "Traceback" not in failed.stderr
 
 
+def test_a_database_that_is_away_is_told_once(devstack: DevStack, folder: Path) -> None:
+    failed = commitline(
+        "approvals",
+        cwd=folder,
+        TEMPORAL_ADDRESS=devstack.temporal_address,
+        COMMITLINE_DATABASE_URL="postgresql://nobody@127.0.0.1:1/nothing",
+    )
+
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("commitline: the ledger did not answer within 10 s\n[CL206]")
+
+
 def test_doctor_without_servers_says_how_to_get_them_and_fails(folder: Path) -> None:
     looked = commitline("doctor", "--json", cwd=folder, TEMPORAL_ADDRESS="127.0.0.1:1")
 

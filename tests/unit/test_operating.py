@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
 
@@ -69,6 +70,17 @@ def test_an_undo_says_what_there_is_to_do_and_no_more(
 
     shown = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in shown] == told
+
+
+def test_an_undo_does_not_say_to_try_again_what_nothing_undoes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fate = ActionFate(ActionKey("r/1:0.0"), FIRST, Position("0.0"), "mail", "{}", "stands")
+    found = [replace(fate, why="its tool names no other to undo it")]
+
+    print_undo_report("r", UndoReport("partly compensated", found))
+
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

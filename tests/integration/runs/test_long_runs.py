@@ -83,7 +83,9 @@ async def test_a_run_that_goes_on_as_new_ends_well_with_an_agents_defaults(
 
     model = Says(answer)
     app = App([Agent("agent", model, "Do it.", tools=[charging(called), read])])
-    async with bench.serving(app) as client:
+    # A request whose heartbeat is late is made again, and would be one too many.
+    patient = Bench(bench.temporal, bench.settings.model_copy(update={"heartbeat_seconds": 10.0}))
+    async with patient.serving(app) as client:
         run = await client.start("agent", "go", id=fresh_id())
         async with asyncio.timeout(SOON):
             result = await run.result()
