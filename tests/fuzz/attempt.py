@@ -138,6 +138,9 @@ class AttemptAtCall:
         match claim:
             case Dispatched():
                 scene.undo_sent[claim.key] = now()
+                given = None if self._run is None else self._run.assigned
+                if given is not None and given[0] != request.owner and given[1] < since:
+                    scene.violation(request.key, f"is claimed by {request.owner}, not {given[0]}")
                 if not claim.taken_over:
                     await sent_again(scene, self._ledger, request, known)
             case Accepted(action) if action.key == request.key and action.created_at > since:

@@ -8,6 +8,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString, TypeAlias
 
+from commitline.identity import UNDO_PREFIX, started_run_of
 from commitline.ledger.pool import Pool
 from commitline.tests.fuzz.attempt import BY_ATTEMPT
 from commitline.tests.fuzz.scene import Scene
@@ -45,7 +46,9 @@ select run_key, format('is a run without an end: %%s', state)
 union all
 select a.key, 'was sent after its run had been stopped'
   from agent_actions a join agent_runs r using (run_key)
- where a.dispatched_at > r.stopped_at and not a.relayed and not starts_with(a.position, 'undo-')"""
+  -- Of a sub-agent's run the moment is from before its lock: `_sent_after_stop`.
+ where r.parent_key is null and a.dispatched_at > r.stopped_at and not a.relayed
+   and not starts_with(a.position, 'undo-')"""
 """What is left after every exit was taken, by the ledger's own `commitline_exit`; and what was sent
 although its run had been stopped."""
 
@@ -113,6 +116,7 @@ class _Checks:
             for text in (
                 *self._outcome(row),
                 *self._undo(row),
+                *self._sent_after_stop(row),
                 *self._repeat(row),
                 *self._told(row),
             ):
@@ -176,6 +180,14 @@ class _Checks:
             yield f"says that it stands, and was undone {undos} times"
         if row["to_undo"] and row["key"] not in self._scene.passed:
             yield "happened in a run that was undone, and nothing has undone it, or tried to"
+
+    def _sent_after_stop(self, row: Row) -> Iterator[str]:
+        """Nothing is sent after a stop has returned, also not by a sub-agent."""
+        at = self._scene.stopped.get(started_run_of(row["run_key"]))
+        if at is None or row["dispatched_at"] is None or row["relayed"]:
+            return
+        if row["dispatched_at"] > at and not row["position"].startswith(UNDO_PREFIX):
+            yield "was sent after the run, or the one that called it, had been stopped"
 
     def _repeat(self, row: Row) -> Iterator[str]:
         if row["duplicate_of"] is None or not row["effect_possible"]:

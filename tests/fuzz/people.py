@@ -10,6 +10,7 @@ from commitline.tests.fuzz.actor import Actor
 from commitline.tests.fuzz.asking import answer_one, decide_one
 from commitline.tests.fuzz.scene import AgentRun
 from commitline.tests.fuzz.undoing import Undoing
+from commitline.tests.fuzz.witness import now
 
 LOOKED = Outcome.ok('"ada looked"')
 
@@ -48,7 +49,8 @@ class Operator(Actor):
 
     async def act(self) -> None:
         """Do one thing to a run."""
-        newest = list(self.scene.runs.values())[-12:]
+        started = [run for run in self.scene.runs.values() if run.parent is None]
+        newest = started[-12:]
         claiming = [run for run in newest if run.claiming]
         if not newest:
             return
@@ -77,7 +79,8 @@ class Operator(Actor):
             compensate=self.chance.random() < 0.5,
         )
         await self.do("stop", run.key, stop)
-        run.cancelled = True
+        run.stopped = True
+        self.scene.stopped.setdefault(run.key, now())
 
     async def terminate(self, run: AgentRun) -> None:
         """Terminate the workflow, which records nothing."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -19,7 +19,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from commitline.canonical import dumps
-from commitline.identity import ActionKey, Position, RunKey, position
+from commitline.identity import ActionKey, Position, RunKey, position, sub_run_key
 from commitline.ledger import ActionRequest, Outcome
 from commitline.tests.fuzz.pace import Pace
 from commitline.tests.fuzz.provider import Provider
@@ -61,15 +61,19 @@ class AgentRun:
     epochs: list[int]
     """Of each turn: a fork gives those from its own on the next one."""
     began: datetime
+    parent: AgentRun | None = None
+    """Of a sub-agent's run: the one that calls it."""
     execution: int = 0
     """Counts resets. A workflow of an earlier one does nothing more."""
     from_turn: int = 0
     """Where the newest execution begins."""
     under_way: bool = False
     """A worker carries the newest execution out."""
+    assigned: tuple[str, datetime] | None = None
+    """Of a sub-agent's run: to which workflow it was given last, and since when that is known."""
     claiming: int = 0
     """How many attempts are about to claim."""
-    cancelled: bool = False
+    stopped: bool = False
     gone_at: datetime | None = None
     """When its workflow ended: completed, terminated or lost."""
     seen_ended: bool = False
@@ -78,16 +82,36 @@ class AgentRun:
     """Another workflow undoes it now."""
 
     @property
+    def workflow(self) -> str:
+        """Return the id of the workflow that acts: of a sub-agent's, another one each time."""
+        first = self.key.partition("/")[0]
+        return first if self.parent is None else f"{self.key}/x{self.execution}"
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was stopped, or the run that calls it."""
+        return self.stopped or (self.parent is not None and self.parent.cancelled)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its workflow has ended, or that of the run that calls it."""
+        return self.gone_at is not None or (self.parent is not None and self.parent.is_over)
+
+    @property
     def is_gone(self) -> bool:
         """Whether a relay has to look whether the ledger knows that it has ended."""
+        above = self.parent
+        if above is not None and (above.gone_at is None or above.undone_now):
+            return False  # that one ends it, or undoes it
         return self.gone_at is not None and not self.seen_ended and not self.undone_now
 
     @contextmanager
     def about_to_claim(self) -> Iterator[None]:
-        """Count an attempt until it has the answer to its claim."""
+        """Count an attempt until it has the answer to its claim, here and in the run above."""
         self.claiming += 1
         try:
-            yield
+            with nullcontext() if self.parent is None else self.parent.about_to_claim():
+                yield
         finally:
             self.claiming -= 1
 
@@ -96,7 +120,7 @@ class AgentRun:
         self.execution += 1
         self.from_turn = turn
         self.gone_at = None
-        self.cancelled = self.seen_ended = False
+        self.stopped = self.seen_ended = False
 
     def position(self, turn: int, call: int) -> Position:
         """Return where a call stands."""
@@ -158,6 +182,8 @@ class Scene:
         default_factory=lambda: defaultdict(list)
     )
     """The calls without a key that were told as unknown, by what makes two of them equal."""
+    stopped: dict[RunKey, datetime] = field(default_factory=dict)
+    """When the stop of a run was seen to have returned."""
     undo_began: dict[RunKey, datetime] = field(default_factory=dict)
     """When the last undo of a run was seen to have begun."""
     undo_sent: dict[ActionKey, datetime] = field(default_factory=dict)
@@ -194,6 +220,26 @@ class Scene:
             talk.writer = run
         self.runs[key] = run
         return run
+
+    def sub_run(self, parent: AgentRun, at: Position) -> AgentRun:
+        """Return the run of a sub-agent that a call begins, or goes on with."""
+        key = sub_run_key(parent.key, at)
+        if key not in self.runs:
+            turns = [
+                [one for one in self.turn(key, 0, turn) if not one.tool.agent] for turn in range(2)
+            ]
+            self.runs[key] = AgentRun(
+                key, key, turns, [0] * len(turns), began=self.engine.now(), parent=parent
+            )
+        return self.runs[key]
+
+    def tree(self, key: RunKey) -> Sequence[AgentRun]:
+        """Return a run, and those of its sub-agents."""
+        return [
+            run
+            for run in self.runs.values()
+            if run.key == key or (run.parent is not None and run.parent.key == key)
+        ]
 
     def turn(self, run: RunKey, epoch: int, at: int) -> list[PlannedCall]:
         """Return the calls of a model turn: always the same, as a completion that is on record."""

@@ -30,6 +30,8 @@ class Tool:
     """An undo of its run sends nothing to learn the truth."""
     gated: bool = False
     """A person decides before it is called, and may change its arguments."""
+    agent: bool = False
+    """A sub-agent carries it out, in a run of its own."""
     asks: bool = False
     """It puts a question to a person before it sends anything."""
     state: object = None
@@ -75,6 +77,7 @@ _ALL: Final = (
     Tool("recall", Effect.LOOKUP),
     Tool("donate", Effect.IDEMPOTENT, compensator="repay", parks_unknown=True),
     Tool("repay", Effect.AT_MOST_ONCE),
+    Tool("clerk", Effect.IDEMPOTENT, agent=True),
     Tool("wire", Effect.AT_MOST_ONCE, "order-{}-wire", compensator="repay", gated=True),
     Tool("book", Effect.IDEMPOTENT, "order-{}-booking", compensator="unship", asks=True),
     Tool("choose", Effect.AT_MOST_ONCE, asks=True),
@@ -113,13 +116,13 @@ THEMES: Final = (
     Theme(2, _DELIVERIES, ("ship", "letter", "mail", "renew")),
     Theme(
         2,
-        ("charge", "donate", "donate", "courier", "ship", *_ASKING),
+        ("charge", "donate", "donate", "courier", "ship", "clerk", "clerk", *_ASKING),
         ("charge", "refund"),
         fails=0.6,
     ),
     Theme(
         3,
-        (*["charge"] * 4, *_REFUNDS, *_DELIVERIES, "donate", *_ASKING),
+        (*["charge"] * 4, *_REFUNDS, *_DELIVERIES, "donate", "clerk", "clerk", *_ASKING),
         (*["charge"] * 3, *_REFUNDS, "ship", "letter", "mail"),
     ),
 )

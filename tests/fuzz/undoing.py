@@ -42,6 +42,8 @@ class Undoing:
         begun = await self._actor.do("begin undo", self._run_key, begin)
         if begun:
             self._actor.scene.undo_began[self._run_key] = now()
+            for run in self._actor.scene.tree(self._run_key):
+                run.seen_ended = False
         return begun
 
     async def go_on(self) -> bool:

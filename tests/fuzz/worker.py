@@ -6,9 +6,10 @@ A run ends well, fails and is undone, is stopped, or loses its workflow in the m
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
-from commitline.errors import CommitlineError, IdempotencyKeyConflict
+from commitline.errors import CommitlineError, IdempotencyKeyConflict, SubAgentClosed
 from commitline.identity import Position
 from commitline.ledger import NewMessage, Turn
 from commitline.tests.fuzz.actor import Actor, NoEnd
@@ -17,7 +18,7 @@ from commitline.tests.fuzz.faults import Cancelled
 from commitline.tests.fuzz.scene import AgentRun, PlannedCall
 from commitline.tests.fuzz.tools import request_of
 from commitline.tests.fuzz.undoing import Undoing
-from commitline.tests.fuzz.witness import left_by_end
+from commitline.tests.fuzz.witness import left_by_end, now
 
 _LOST = 0.03
 
@@ -87,8 +88,7 @@ class Worker(Actor):
             places = [run.position(turn, at) for at in range(len(calls))]
             await self._commit(run, turn, epoch, places)
             made = [
-                self._call(run, at, one, lambda: self._check_going(run, execution))
-                for at, one in zip(places, calls, strict=True)
+                self._call(run, execution, at, one) for at, one in zip(places, calls, strict=True)
             ]
             done = await asyncio.gather(*made, return_exceptions=True)
             for error in done:
@@ -110,14 +110,14 @@ class Worker(Actor):
 
     def _check_going(self, run: AgentRun, execution: int) -> None:
         """Nothing of an execution that is over is started any more."""
-        if run.execution != execution or run.gone_at is not None or self.scene.over:
+        if run.execution != execution or run.is_over or self.scene.over:
             raise _Gone
 
     async def _open(self, run: AgentRun) -> None:
         at = self.scene.engine.now()
         opened = self.ledger.runs.open(
             run_key=run.key,
-            workflow_id=run.key.partition("/")[0],
+            workflow_id=run.workflow,
             agent="fuzz",
             input_digest="input",
             attempt_at=at,
@@ -158,9 +158,15 @@ class Worker(Actor):
             talk.left = (run.key, positions)
 
     async def _call(
-        self, run: AgentRun, at: Position, planned: PlannedCall, before: Callable[[], None]
+        self, run: AgentRun, execution: int, at: Position, planned: PlannedCall
     ) -> None:
-        request = request_of(planned.tool, run.key, at, planned.args, thread=run.thread)
+        if planned.tool.agent:
+            await self._delegate(run, execution, at)
+            return
+        before = partial(self._check_going, run, execution)
+        request = request_of(
+            planned.tool, run.key, at, planned.args, thread=run.thread, owner=run.workflow
+        )
         if planned.tool.gated:
             decided = await approved(self, request, run, before)
             if decided is None:
@@ -172,3 +178,50 @@ class Worker(Actor):
             self.tell_conflict(request, err)
             return
         self.tell(request, said)
+
+    # --- sub-agents ---------------------------------------------------------------------------
+
+    async def _delegate(self, run: AgentRun, execution: int, at: Position) -> None:
+        """Have a sub-agent carry a call out; a reset takes its run from the workflow before."""
+        sub = self.scene.sub_run(run, at)
+        sub.begin_again(0)  # whoever carries it out by now does nothing more
+        mine = sub.execution
+        try:
+            former = await self._assign(run, sub)
+            if former is not None:
+                await self._assign(run, sub, ended=former)
+            sub.assigned = (sub.workflow, now())
+            why = await self._play(sub, mine)
+            self._check_going(run, execution)
+            if why == "completed":
+                end = self.ledger.runs.end(
+                    sub.key, attempt_at=self.scene.engine.now(), owner=sub.workflow
+                )
+                await self.do("end", sub.key, end)
+            else:
+                await self._close(sub, "it gave no answer")
+        except SubAgentClosed:
+            pass
+        except NoEnd:  # its workflow was terminated
+            self._check_going(run, execution)
+            await self._close(sub, "it was lost")
+        finally:
+            if sub.execution == mine:
+                sub.gone_at = self.scene.engine.now()
+
+    async def _assign(self, run: AgentRun, sub: AgentRun, ended: str | None = None) -> str | None:
+        assign = self.ledger.sub_runs.assign(
+            sub.key,
+            workflow_id=sub.workflow,
+            by=run.workflow,
+            agent="fuzz",
+            input_digest="input",
+            attempt_at=self.scene.engine.now(),
+            ended=ended,
+        )
+        return await self.do("assign", sub.key, assign)
+
+    async def _close(self, sub: AgentRun, reason: str) -> None:
+        at = self.scene.engine.now()
+        close = self.ledger.sub_runs.close(sub.key, reason=reason, attempt_at=at)
+        await self.do("close sub-run", sub.key, close)
