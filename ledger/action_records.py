@@ -85,7 +85,8 @@ class Attempt:
     """One try at an action, by one worker."""
 
     started_at: datetime
-    """By the engine's clock: of two attempts of one action, the later one owns it."""
+    """By the engine's clock: of two attempts of one action, the later one owns it, unless one of
+    them is `unordered`."""
     token: UUID
     """Unique to this attempt; keep it for every ledger call that the attempt makes."""
     lease: timedelta
@@ -99,7 +100,10 @@ class Attempt:
     """The engine's clock at this claim: ``started_at``, and what the attempt has lasted since, by
     the clock of its own process. By default ``started_at``."""
     repeats: bool = False
-    """Whether another attempt at this call came before it: what that one wrote may be lost."""
+    """Whether another attempt at this call came before it, or may have: what that one wrote may be
+    lost."""
+    unordered: bool = False
+    """Nobody can say whether it is the later one of two: the engine does not know when it began."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +254,8 @@ class Action:
     """How far the database's clock was ahead of the engine's when it was dispatched."""
     live_undo_of: ActionKey | None = None
     """The action that it may be undoing now, or may have undone; an action has one such undo."""
+    unordered: bool = False
+    """An `unordered` attempt has claimed it: none of its attempts is the later one."""
     adopted_at: datetime | None = None
     """Since when the relay has it because somebody else than its run relies on it."""
 

@@ -108,6 +108,7 @@ class _Claimant:
         self.parameters: dict[str, Any] = {
             **vars(request),
             **attempt_parameters(attempt),
+            "repeats": attempt.repeats,
             "key": request.key,
             "thread": request.thread_id or request.run_key,
             "epoch": epoch_of(request.position),
@@ -120,7 +121,7 @@ class _Claimant:
         request = self._request
         if request.purpose != "forward" or request.undoes_domain_key is not None:
             return False  # an undo is linked to the action that it undoes, under that one's lock
-        if request.detached or self._attempt.repeats:
+        if request.detached:
             return False
         try:
             return await execute(self._connection, "claim_new", **self.parameters)

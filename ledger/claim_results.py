@@ -135,6 +135,7 @@ def attempt_parameters(attempt: Attempt) -> dict[str, Any]:
         "attempt_at": attempt.started_at,
         "engine_now": attempt.engine_now or attempt.started_at,
         "token": attempt.token,
+        "unordered": attempt.unordered,
         "lease": attempt.lease,
         "deadline": attempt.lease if attempt.deadline is None else attempt.deadline,
     }

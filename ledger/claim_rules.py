@@ -16,6 +16,7 @@ locks the rows, calls these, and writes what they say.
     dispatched by an earlier attempt             takes over, by the row's effect: calls
                                                  again, looks it up, or parks
     dispatched by a later attempt                is fenced: calls nothing
+    ... of two without an order                  takes over, as from an earlier one
     dispatched for another action, which is live waits
     the domain key, held by another action:
       done, same arguments                       returns that outcome, as a duplicate
@@ -35,6 +36,12 @@ locks the rows, calls these, and writes what they say.
     an undo of the fact that is to be held       waits, or is refused, as above: it could undo
                                                  this action, too
     another tool or other arguments here         fails the run: the plan diverged
+
+*Without an order* are an attempt of which the engine does not know when it began (`unordered`), and
+all attempts at a row that such a one has claimed. Each of two may take the row over from the other.
+So neither is told to have lost: what it *knows* counts, whoever holds the claim. An ``ok`` settles
+the row, and the first one stands. An error without effect is believed of nobody but the holder of
+the claim, and of that one only if it has not taken over: the other may have had the effect.
 
 *Is refused* of a business fact that another action has: a row with an error and without effect.
 For other arguments `ActionLedger.claim` raises `IdempotencyKeyConflict` from that row, each time.
@@ -132,6 +139,8 @@ def _precedes_relay(found: Action, request: ActionRequest, attempt: Attempt) -> 
 
     Attempts of the relay's own call began after that call was scheduled.
     """
+    if found.unordered:
+        return request.purpose == "relay"  # it cannot know its own: it waits for any
     since, at = attempt.scheduled_at, found.attempt_at
     return request.purpose == "relay" and since is not None and at is not None and at < since
 
@@ -140,6 +149,8 @@ def _judge_attempt(found: Action, request: ActionRequest, attempt: Attempt) -> V
     """Judge a dispatched row by who dispatched it: this attempt, an earlier or a later one."""
     if found.claim_token == attempt.token:
         return Verdict.LOOK_UP if found.looking_up else Verdict.GO_ON
+    if found.unordered or attempt.unordered:
+        return take_over(found, request, attempt)
     assert found.attempt_at is not None, "agent_actions_dispatch_is_complete"
     if found.attempt_at >= attempt.started_at:
         raise Fenced(

@@ -9,19 +9,21 @@ with run as (
      where run_key = %(run_key)s and state = 'running'
        and (epoch <= %(epoch)s or fork_step > %(step)s)
        and (owner is null or owner = %(owner)s)
+       -- After a failover the row of an attempt before this one may be lost: see failed_over.
+       and (not %(repeats)s or timeline = commitline_timeline())
        and commitline_wait_briefly()
        for share
 ), action as (
     insert into agent_actions (
         key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, effect,
         key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-        lease_until, sent_until, tries, dispatched_at, compensator, clocks_apart)
+        lease_until, sent_until, tries, dispatched_at, compensator, clocks_apart, unordered)
     select %(key)s, %(tool)s, %(args)s::json, run.run_key, %(position)s, %(thread_id)s,
            %(idempotency_key)s, %(domain_key)s::text, %(effect)s, %(key_ttl)s::interval,
            %(requested_digest)s, %(effective_digest)s, %(token)s::uuid, %(key)s,
            %(attempt_at)s::timestamptz, clock_timestamp() + %(lease)s::interval,
            clock_timestamp() + %(deadline)s::interval, 1, clock_timestamp(), %(compensator)s,
-           clock_timestamp() - %(engine_now)s::timestamptz
+           clock_timestamp() - %(engine_now)s::timestamptz, %(unordered)s
       from run
      where not exists (select from agent_domain_keys where domain_key = %(domain_key)s)
        -- An equal call of an earlier turn is not unknown: see open_unknown.
@@ -92,13 +94,14 @@ insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
     effect, key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
     lease_until, sent_until, tries, dispatched_at, compensator, undoes, undoes_domain_key,
-    clocks_apart)
+    clocks_apart, unordered)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
     %(requested_digest)s, %(effective_digest)s, %(token)s, %(key)s, %(attempt_at)s,
     clock_timestamp() + %(lease)s, clock_timestamp() + %(deadline)s, 1, clock_timestamp(),
-    %(compensator)s, %(undoes)s, %(undoes_domain_key)s, clock_timestamp() - %(engine_now)s)
+    %(compensator)s, %(undoes)s, %(undoes_domain_key)s, clock_timestamp() - %(engine_now)s,
+    %(unordered)s)
 returning *, clock_timestamp() as now;
 
 -- insert_intent: a run's action that the relay sends.
@@ -145,6 +148,7 @@ update agent_actions
    set claim_token = %(token)s,
        claimed_by = %(claimed_by)s,
        attempt_at = %(attempt_at)s,
+       unordered = unordered or %(unordered)s,
        lease_until = clock_timestamp() + %(lease)s,
        sent_until = greatest(sent_until, clock_timestamp() + %(deadline)s),
        others_may_send = coalesce(sent_until > clock_timestamp(), false),
@@ -162,6 +166,7 @@ update agent_actions
    set claim_token = %(token)s,
        claimed_by = %(claimed_by)s,
        attempt_at = %(attempt_at)s,
+       unordered = unordered or %(unordered)s,
        lease_until = clock_timestamp() + %(lease)s,
        looking_up = true
  where key = %(key)s and status = 'pending'

@@ -17,7 +17,7 @@ returning key;
 
 -- record_late: the same for every other action, also one that was parked meanwhile. An attempt
 -- that lost its claim may still record that the call succeeded, once no later attempt is at work:
--- that is true even if another attempt holds the claim.
+-- that is true even if another attempt holds the claim. At once, where no attempt is a later one.
 update agent_actions
    set status = 'done', outcome = %(outcome)s, effect_possible = %(effect_possible)s,
        result = %(result)s::json, state_changes = %(state_changes)s::json,
@@ -31,7 +31,7 @@ update agent_actions
  where key = %(key)s and status = 'pending'
    and (claim_token = %(token)s
         or (%(outcome)s = 'ok' and dispatched_at is not null
-            and (parked_at is not null or lease_until < clock_timestamp())))
+            and (parked_at is not null or unordered or lease_until < clock_timestamp())))
 returning key;
 
 -- settle_repeats: the calls that were answered with an action that was unknown until now; see

@@ -86,7 +86,8 @@ class AttemptAtCall:
         self._request = request
         self._faults = faults
         self._run = run
-        self._repeats = repeats
+        self._unordered = run is not None and chance.random() < faults.unordered
+        self._repeats = repeats or self._unordered
         self._began = scene.engine.now()
         self._call = Call(uuid4(), str(parse(request.args)["order"]))
 
@@ -158,6 +159,7 @@ class AttemptAtCall:
             LEASE,
             scheduled_at=self._began if self._run is None else None,
             repeats=self._repeats,
+            unordered=self._unordered,
         )
 
     # --- the call ----------------------------------------------------------------------------

@@ -41,8 +41,10 @@ class Faults:
     """Ledger calls, at most, before another attempt where time has to pass first."""
     lost_answer: float = 0.12
     no_connection: float = 0.05
+    unordered: float = 0.2
+    """How often a run's attempt is a local one, which has no place among the others."""
     goes_on: float = 0.3
     """Of the tools that do not answer: how many go on, and end late."""
 
 
-NO_FAULTS: Final = Faults(0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS: Final = Faults(0, 0, 0, 0, 0, 0, 0, 0)

@@ -187,6 +187,8 @@ create table agent_actions (
     claimed_by          text,
     -- When the attempt that claimed last began, by the engine's clock.
     attempt_at          timestamptz,
+    -- An attempt without a place in that order has claimed it: what time would say counts no more.
+    unordered           boolean     not null default false,
     -- How far our clock was ahead of the engine's at the dispatch by which sent_until counts. One of
     -- them may jump: what time alone decides counts once it has passed by both.
     clocks_apart        interval,
