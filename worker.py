@@ -208,6 +208,7 @@ async def app_worker(
             ],
             max_cached_workflows=max_cached_workflows,
             max_concurrent_activities=settings.max_concurrent_activities,
+            max_concurrent_local_activities=settings.max_concurrent_activities,
             # The SDK would hash all code that is loaded, and write 32 characters six times a turn.
             build_id=settings.build_id or f"commitline-{version('commitline')}",
             graceful_shutdown_timeout=settings.grace,

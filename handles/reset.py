@@ -18,11 +18,12 @@ from uuid import uuid4
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError, RPCStatusCode
 
-from ..canonical import scrub
+from ..canonical import parse, scrub
 from ..errors import ResetRefused, RunNotFound
 from ..identity import Position, RunKey, is_from, position_below, position_in_parent, step_of
 from ..ledger import Action, ActionLedger, Run
@@ -31,6 +32,8 @@ from ..ledger.thread_rules import check_goes_back
 from .executions import describe_execution
 
 _ALL: Final = 1_000_000
+_LOCAL_ACTIVITY: Final = "core_local_activity"
+"""The name of the SDK's markers."""
 _MODEL_TURN: Final = "{step}.model"
 """The activity id of a model turn."""
 
@@ -159,14 +162,31 @@ def _is_plan(run: Run) -> bool:
 
 
 def _scheduled_after(history: WorkflowHistory, step: int) -> int | None:
-    """Return the end of the workflow task that began a model turn, or a plan's stage."""
+    """Return the end of the workflow task that began a model turn, or a plan's stage.
+
+    A workflow task of local activities takes several turns. The earlier ones of them are on record:
+    they are read back.
+    """
     for event in history.events:
-        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
-            scheduled = event.activity_task_scheduled_event_attributes
-            at = scheduled.activity_id
-            if at == _MODEL_TURN.format(step=step) or step_of(Position(at)) == step:
-                return int(scheduled.workflow_task_completed_event_id)
+        at, task = _activity_of(event)
+        if at == _MODEL_TURN.format(step=step) or step_of(Position(at)) == step:
+            return task
     return None
+
+
+def _activity_of(event: HistoryEvent) -> tuple[str, int]:
+    """Return the id of the activity that an event begins, and the end of its workflow task.
+
+    Of a local one, history has the end only, as a marker of the SDK's core.
+    """
+    if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+        scheduled = event.activity_task_scheduled_event_attributes
+        return scheduled.activity_id, scheduled.workflow_task_completed_event_id
+    marker = event.marker_recorded_event_attributes
+    if marker.marker_name != _LOCAL_ACTIVITY:
+        return "", 0
+    told = parse(marker.details["data"].payloads[0].data.decode("utf-8"))
+    return str(told["activity_id"]), marker.workflow_task_completed_event_id
 
 
 async def _recorded_turns(ledger: ActionLedger, run: Run, step: int) -> list[int]:

@@ -35,8 +35,14 @@ from ..activities.contract.action_header import HEADER, ITS_ID, ActionHeader, re
 from ..activities.contract.activity_failure import as_failure
 from ..activities.contract.deadlines import CallLimits
 from ..activities.contract.encoding import pack, unpack
+from ..activities.contract.local_activity import (
+    NOTES,
+    SCHEDULED,
+    Notes,
+    notes_header,
+    schedule_header,
+)
 from ..activities.contract.references import StoredInput
-from ..activities.contract.schedule_header import SCHEDULED, schedule_header
 from ..activities.contract.spec import RESERVED_PREFIX
 from ..errors import InvalidRunId
 from ..identity import Position, RunKey, run_key
@@ -74,6 +80,8 @@ class Surroundings:
     """Digest of the approved arguments, where the guard takes those out of the ledger."""
     limits: CallLimits = field(default_factory=lambda: CallLimits(None, None))
     """The deadlines of the call."""
+    notes: Notes = field(default_factory=dict)
+    """What a local attempt has left for the activity that goes on."""
 
 
 surroundings: ContextVar[Surroundings] = ContextVar(
@@ -89,11 +97,26 @@ def calling(
 ) -> Iterator[None]:
     """Say more in the header of the calls that are made meanwhile."""
     around = replace(surroundings.get(), judged=judged, inputs=inputs, approved=approved)
-    token = surroundings.set(around)
+    with _around(around):
+        yield
+
+
+@contextmanager
+def leaving(notes: Notes) -> Iterator[None]:
+    """Hand on what a local attempt has left to the activity that is started meanwhile."""
+    with _around(replace(surroundings.get(), notes=notes)):
+        yield
+
+
+@contextmanager
+def _around(meanwhile: Surroundings) -> Iterator[None]:
+    before = surroundings.get()
+    surroundings.set(meanwhile)
     try:
         yield
     finally:
-        surroundings.reset(token)
+        # Not by its token: a workflow that is dropped ends in another context.
+        surroundings.set(before)
 
 
 class ActionHeaders(Interceptor):
@@ -147,18 +170,26 @@ class _Outbound(WorkflowOutboundInterceptor):
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         around = surroundings.get()
-        is_tool = around.calls_tools and not input.activity.startswith(RESERVED_PREFIX)
-        if input.activity in self._guarded or is_tool:
+        if input.activity in self._guarded or _is_our_call(input, around):
             header = around.header or self._header(input, around)
             input.headers = {**input.headers, HEADER: header.to_payload()}
+        if around.notes:
+            input.headers = {**input.headers, NOTES: notes_header(around.notes)}
         return super().start_activity(input)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
-        if input.activity.startswith(RESERVED_PREFIX):
+        around = surroundings.get()
+        ours = input.activity.startswith(RESERVED_PREFIX)
+        if ours or _is_our_call(input, around):
             input.headers = {**input.headers, SCHEDULED: schedule_header(workflow.time())}
+        if not ours and _is_our_call(input, around):
+            header = self._header(input, around)
+            input.headers = {**input.headers, HEADER: header.to_payload()}
         return super().start_local_activity(input)
 
-    def _header(self, input: StartActivityInput, around: Surroundings) -> ActionHeader:
+    def _header(
+        self, input: StartActivityInput | StartLocalActivityInput, around: Surroundings
+    ) -> ActionHeader:
         position = self._position(input)
         again = position in self._scheduled
         self._scheduled.add(position)
@@ -184,7 +215,7 @@ class _Outbound(WorkflowOutboundInterceptor):
             input.headers = {**input.headers, COUNTERS_HEADER: pack(self._counters).payload}
         return super().continue_as_new(input)
 
-    def _position(self, input: StartActivityInput) -> Position:
+    def _position(self, input: StartActivityInput | StartLocalActivityInput) -> Position:
         if input.activity_id:
             return Position(input.activity_id)
         number = self._counters[input.activity]
@@ -192,9 +223,14 @@ class _Outbound(WorkflowOutboundInterceptor):
         return Position(f"{input.activity}#{number}")
 
 
-def _digest(input: StartActivityInput, around: Surroundings) -> str:
+def _digest(input: StartActivityInput | StartLocalActivityInput, around: Surroundings) -> str:
     payloads = workflow.payload_converter().to_payloads(input.args)
     return requested_digest(payloads, around.inputs)
+
+
+def _is_our_call(input: StartActivityInput | StartLocalActivityInput, around: Surroundings) -> bool:
+    """Whether a workflow of ours calls a tool by it."""
+    return around.calls_tools and not input.activity.startswith(RESERVED_PREFIX)
 
 
 def _check_arguments(input: ExecuteWorkflowInput) -> None:

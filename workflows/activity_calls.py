@@ -23,14 +23,17 @@ from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.exceptions import TimeoutError as TimedOutError
 
-from ..activities.contract.activity_failure import as_failure
+from ..activities.contract.activity_failure import NOT_STARTED, as_failure
 from ..activities.contract.deadlines import CallLimits
 from ..activities.contract.encoding import pack, unpack
+from ..activities.contract.local_activity import Notes, notes_of
 from ..activities.contract.outcomes import RECORD_OUTCOME
 from ..activities.contract.relay import PLAN_SETTLEMENT
 from ..activities.contract.sub_agents import BEGIN_SUB_AGENT
 from ..activities.contract.turns import RECORD_TURN
 from ..errors import CommitlineError, EndedByOperator
+from .action_headers import leaving
+from .local_room import local_room
 
 T = TypeVar("T")
 
@@ -62,6 +65,7 @@ async def run_activity(
     limits: CallLimits,
     heartbeat_seconds: float,
     summary: str,
+    local: bool = False,
 ) -> T | None:
     """Run the activity of a call or of a model turn; return its answer.
 
@@ -76,7 +80,63 @@ async def run_activity(
         limits: Its deadlines.
         heartbeat_seconds: How soon Temporal notices a dead worker.
         summary: For the UI.
+        local: Try it as a local activity first, once. What another try can help is left to an
+            activity of the server's, after the same wait: its tries cost the history nothing.
     """
+    notes: Notes = {}
+    if local:
+        tried = await _call_locally(activity, argument, at=at, limits=limits, summary=summary)
+        if isinstance(tried, RawValue):
+            return unpack(kind, tried)
+        notes = tried
+    with leaving(notes):
+        return await _call(
+            kind,
+            activity,
+            argument,
+            at=at,
+            limits=limits,
+            heartbeat_seconds=heartbeat_seconds,
+            summary=summary,
+        )
+
+
+async def _call_locally(
+    activity: str, argument: RawValue, *, at: str, limits: CallLimits, summary: str
+) -> RawValue | Notes:
+    """Try a call as a local activity; return its answer, or what the next attempt must know."""
+    room = local_room.get()
+    if room is None or not room.is_left:
+        return {}
+    began = workflow.time()
+    tried = await _try_locally(
+        activity,
+        argument,
+        activity_id=at,
+        start_to_close_timeout=limits.start_to_close,
+        cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=summary,
+    )
+    if isinstance(tried, RawValue):
+        room.take(len(tried.payload.data))
+        return tried
+    room.take(0)
+    await _wait_as_asked(tried)
+    notes = notes_of(tried)
+    # The call's time goes on, unless the call could not begin.
+    return {**notes, "clock_from": notes.get("clock_from") or began}
+
+
+async def _call(
+    kind: type[T],
+    activity: str,
+    argument: RawValue,
+    *,
+    at: str,
+    limits: CallLimits,
+    heartbeat_seconds: float,
+    summary: str,
+) -> T | None:
     try:
         answer: RawValue = await workflow.execute_activity(
             activity,
@@ -91,6 +151,8 @@ async def run_activity(
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=summary,
         )
+        if (room := local_room.get()) is not None:
+            room.clear()
         return unpack(kind, answer)
     except ActivityError as err:
         if cancelled() or not _ended_by_operator(err):
@@ -171,6 +233,13 @@ def _of_local(failure: FailureError, activity: str) -> ActivityError:
     )
     error.__cause__ = failure
     return error
+
+
+async def _wait_as_asked(error: ActivityError) -> None:
+    """Wait for as long as a failure says. What was not begun waits in its own attempts."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError) and cause.type != NOT_STARTED and cause.next_retry_delay:
+        await workflow.sleep(cause.next_retry_delay)
 
 
 def _answer(kind: type[T], raw: RawValue) -> T:

@@ -40,6 +40,7 @@ from .activity_calls import (
     run_ledger_activity,
 )
 from .base_run import BaseRun, handlers_finished, read_input
+from .local_room import LocalRoom, local_room
 from .progress import Progress
 from .run_input import AGENT_RUN, Carried, OpenRequest, RequestEnd, RunInput, SendRequest
 from .turn import AgentTurns
@@ -72,6 +73,7 @@ class AgentRun(BaseRun):
     async def run(self, raw: RawValue) -> RawValue:
         """Run the agent; input `RunInput`, result `RunResult`, both as JSON."""
         given = read_input(RunInput, raw)
+        local_room.set(LocalRoom())
         self._agent = given.agent
         self._progress = Progress(
             agent=given.agent, prompt=given.prompt or f"conversation {given.thread_id}"

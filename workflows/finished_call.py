@@ -50,6 +50,7 @@ async def settled_reply(
     limits: CallLimits,
     heartbeat_seconds: float,
     summary: str,
+    local: bool = False,
 ) -> Reply:
     """Make a call; return its reply when its outcome is recorded, or when it is surely unknown.
 
@@ -61,6 +62,7 @@ async def settled_reply(
         limits: Its deadlines.
         heartbeat_seconds: How soon Temporal notices a dead worker.
         summary: For the UI.
+        local: Try it as a local activity first.
     """
     limit, ended = content_share(), 0
     surroundings.set(replace(surroundings.get(), limits=limits))
@@ -74,6 +76,7 @@ async def settled_reply(
             limits=limits,
             heartbeat_seconds=heartbeat_seconds,
             summary=summary,
+            local=local,
         )
         if reply is not None:
             if reply.unrecorded is None:

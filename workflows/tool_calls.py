@@ -180,6 +180,7 @@ class ToolCalls:
                 limits=tool.limits,
                 heartbeat_seconds=self._heartbeat_seconds,
                 summary=call.summary,
+                local=tool.local,
             )
             if reply.question is None:
                 return reply

@@ -217,6 +217,7 @@ class AgentTurns:
                 limits=self.spec.model_limits,
                 heartbeat_seconds=self.spec.heartbeat_seconds,
                 summary=markdown_line(f"{self.spec.model}, turn {self.step + 1}"),
+                local=self.spec.local,
             )
             if answer is not None:
                 return answer

@@ -16,6 +16,7 @@ from ...logs import Log
 from ..contract.conversation import ToolDefinition
 from ..contract.deadlines import UNSET, Deadline, RunLimits, resolve
 from ..contract.final_result import FINAL_RESULT
+from ..contract.local_activity import LONGEST_LOCAL, is_short
 from ..contract.sizes import MAX_CONTENT
 from ..contract.spec import AgentSpec, ToolSpec
 from ..contract.sub_agents import PROMPT
@@ -69,6 +70,10 @@ class Agent:
     """For one model request; 600 by default."""
     run_deadline: Deadline = UNSET
     """For a whole run; no limit by default."""
+    local: bool = False
+    """True: its model requests are made by the worker that has the run's workflow, as Temporal
+    *local* activities, without a round trip through the server. For models that answer soon: it
+    needs a ``model_timeout`` of 30 s at most. A tool says for itself whether it is ``local``."""
     state: type[State] | None = None
     """What its tools share in a conversation: a `State` whose fields all have defaults. A tool
     with a parameter of this type gets a copy of its own. None: they share nothing."""
@@ -82,6 +87,11 @@ class Agent:
         if min(self.max_steps, self.model_tries, self.unusable_tries) < 1:
             raise DefinitionError(
                 f"the agent {self.name!r}: max_steps, model_tries and unusable_tries start at 1"
+            )
+        if self.local and not is_short(resolve("model_timeout", self.model_timeout)):
+            raise DefinitionError(
+                f"the agent {self.name!r} is local: give it a model_timeout of "
+                f"{LONGEST_LOCAL:g} s at most"
             )
         if self.output_type is not None:
             object.__setattr__(self, "output", OutputType(self.output_type))
@@ -165,6 +175,7 @@ class Agent:
         """
         for tool_name in sorted(set(limits.tool_timeouts) - self.tool_names):
             log.warning("limits.tool_unknown", tool=tool_name[:64], agent=self.name)
+        model_seconds = resolve("model_timeout", limits.model_timeout, self.model_timeout)
         return AgentSpec(
             name=self.name,
             model=self.model_name,
@@ -173,12 +184,13 @@ class Agent:
             max_steps=self.max_steps,
             model_tries=self.model_tries,
             heartbeat_seconds=heartbeat_seconds,
-            model_seconds=resolve("model_timeout", limits.model_timeout, self.model_timeout),
+            model_seconds=model_seconds,
             node_seconds=resolve("node_timeout", limits.node_timeout, self.node_timeout),
             deadline_seconds=resolve("run_deadline", limits.run_deadline, self.run_deadline),
             output_schema=None if self.output is None else self.output.schema,
             unusable_tries=self.unusable_tries,
             result_limit=result_limit,
+            local=self.local and is_short(model_seconds),
         )
 
     @property

@@ -86,8 +86,8 @@ def ask_question(
     if questions is None:
         raise CannotInterrupt(
             "nobody can be asked here: only a tool of an agent's run can ask, not one that is "
-            "called by itself, that runs in a process of its own, or an activity of another "
-            "workflow"
+            "called by itself, that is local or runs in a process of its own, or an activity of "
+            "another workflow"
         )
     try:
         asyncio.get_running_loop()

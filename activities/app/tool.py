@@ -103,6 +103,8 @@ class Tool:
     """What the relay does about a call whose run is gone, and whose outcome is not known."""
     detached: bool
     """Whether the run goes on at once, and the relay carries the call out."""
+    local: bool = False
+    """Whether an agent's run tries a call as a local activity first."""
     state_parameter: str | None = None
     """The parameter that gets the state; None if there is none."""
     state: type[State] | None = None
@@ -128,7 +130,8 @@ class Tool:
     @property
     def may_interrupt(self) -> bool:
         """Whether a call can ask a person a question midway."""
-        return self.context_parameter is not None and self.isolation == "none"
+        asks = self.context_parameter is not None and self.isolation == "none"
+        return asks and not self.local
 
     @property
     def parameters(self) -> frozenset[str]:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from ...errors import DefinitionError
 from ...ledger.action_records import Effect
-from ..contract.deadlines import LONGEST
+from ..contract.deadlines import LONGEST, resolve
+from ..contract.local_activity import LONGEST_LOCAL, is_short
 from .tool import RESULT, Isolation, Relay, Tool, UndoUnknown
 
 TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -35,8 +36,8 @@ def check_effect(name: str, effect: Effect | None) -> Effect:
     )
 
 
-def check_tool(made: Tool) -> None:
-    """Refuse a tool that cannot work.
+def check_tool(made: Tool) -> Tool:
+    """Return a tool that can work; refuse one that cannot.
 
     Raises:
         DefinitionError: The message says why.
@@ -47,6 +48,7 @@ def check_tool(made: Tool) -> None:
     _check_named_parameters(made)
     if made.compensate is not None:
         _check_compensator(made, made.compensate)
+    return made
 
 
 def _check_named_parameters(made: Tool) -> None:
@@ -175,7 +177,17 @@ def _isolation(made: Tool) -> Iterator[tuple[Any, str]]:
     )
 
 
-_RULES: Final = (_name_and_effect, _durations, _person, _detached, _undo, _isolation)
+def _local(made: Tool) -> Iterator[tuple[Any, str]]:
+    short = is_short(resolve("tool_timeout", made.tool_timeout))
+    yield (
+        made.local and not short,
+        f"is local: give it a tool_timeout of {LONGEST_LOCAL:g} s at most",
+    )
+    yield made.local and made.isolation != "none", "is local, and cannot run in a process"
+    yield made.local and made.detached, "is local, and cannot be left to the relay (detached)"
+
+
+_RULES: Final = (_name_and_effect, _durations, _person, _detached, _undo, _local, _isolation)
 
 
 def _named_in(template: str | None) -> frozenset[str]:

@@ -95,6 +95,11 @@ class ToolDecorator:
     """True: an agent does not wait for the call. Its turn commits the intent and goes on, and the
     relay carries the call out, whatever becomes of the run. The model reads that the call is
     accepted, and later how it ended; meanwhile it may ask (``action_state``)."""
+    local: bool = False
+    """True: an agent's run has its call made by the worker that has its workflow, as a Temporal
+    *local* activity: without a round trip through the server, and as safe. For short calls: it
+    needs a ``tool_timeout`` of 30 s at most, runs in no process of its own and asks no person
+    midway. A plan's steps, undos and the relay's calls are made as ever."""
     name: str | None = None
     """By which the model calls it; None is the name of the function."""
     summary: str | None = None
@@ -145,9 +150,9 @@ class ToolDecorator:
             state_parameter=filled_in.state,
             state=filled_in.state_model,
             detached=self.detached,
+            local=self.local,
         )
-        check_tool(made)
-        return made
+        return check_tool(made)
 
 
 tool = ToolDecorator

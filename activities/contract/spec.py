@@ -37,6 +37,8 @@ class ToolSpec:
     """The agent that carries a call out, in a run of its own; empty: it is a tool of code."""
     structured: bool = False
     """Whether that agent has an ``output_type``."""
+    local: bool = False
+    """Whether a call is tried as a local activity first."""
 
     @property
     def limits(self) -> CallLimits:
@@ -74,6 +76,8 @@ class AgentSpec:
     """How many turns in a row the model may give nothing usable."""
     result_limit: int = MAX_CONTENT
     """Characters of a result that travel; the ledger keeps the whole."""
+    local: bool = False
+    """Whether a model turn is tried as a local activity first."""
 
     @property
     def model_limits(self) -> CallLimits:

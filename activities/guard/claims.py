@@ -43,6 +43,9 @@ LEASE_GRACE: Final = timedelta(seconds=30)
 """How far a lease lies beyond the attempt's deadline: for clocks, and for a slow record."""
 MAX_LEASE: Final = timedelta(hours=24)
 
+LOCAL_GRACE: Final = timedelta(seconds=5)
+"""The same of a local attempt. Whoever comes after it may have to wait for its lease."""
+
 _CLAIM_SECONDS: Final = 10.0
 """How long one attempt waits for its claim where attempts are counted; then a later one starts the
 call."""
@@ -221,11 +224,13 @@ def _attempt(call: GuardedCall) -> Attempt:
     info = activity.info()
     nearest = call.limits.nearest
     bound = info.start_to_close_timeout if nearest is None else timedelta(seconds=nearest)
+    grace = LOCAL_GRACE if info.is_local else LEASE_GRACE
     return Attempt(
         started_at=began_at(),
         token=uuid4(),
-        lease=min((bound or MAX_LEASE) + LEASE_GRACE, MAX_LEASE),
+        lease=min((bound or MAX_LEASE) + grace, MAX_LEASE),
         deadline=min((bound or MAX_LEASE) + _SLOW_CLAIM, MAX_LEASE),
         scheduled_at=info.scheduled_time,
         repeats=call.repeats,
+        unordered=info.is_local,
     )

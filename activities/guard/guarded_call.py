@@ -53,9 +53,12 @@ class GuardedCall:
         run in another one. What the workflow schedules again has `ActionHeader.again`.
 
         The number of an attempt is no sign by itself: `temporal activity reset` sets it back to
-        one. Such an attempt was scheduled later than its activity was.
+        one. Such an attempt was scheduled later than its activity was. Of a local one there is no
+        sign at all: it is always the first, also after its worker died.
         """
         info = activity.info()
+        if info.is_local:
+            return False
         first = info.attempt == 1 and info.current_attempt_scheduled_time == info.scheduled_time
         in_first_execution = self.header.run_key.endswith(f"/{info.workflow_run_id}")
         return first and in_first_execution and not self.header.again
@@ -77,6 +80,8 @@ class GuardedCall:
         The number of an attempt is no sign by itself; see `nothing_written_before`.
         """
         info = activity.info()
+        if info.is_local or self.header.again:
+            return True
         if info.attempt == 1:
             return info.current_attempt_scheduled_time != info.scheduled_time
         return AttemptNotes.read().uncalled != info.attempt - 1

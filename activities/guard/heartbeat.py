@@ -28,7 +28,9 @@ class Heartbeats(ActivityOutboundInterceptor):
         self._details: Sequence[Any] = activity.info().heartbeat_details
 
     def heartbeat(self, *details: Any) -> None:
-        """See base class."""
+        """See base class. A local activity has no heartbeat, and its tool need not know."""
+        if activity.info().is_local:
+            return
         self._details = details
         super().heartbeat(*details)
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import (
     ActivityInboundInterceptor,
     ActivityOutboundInterceptor,
@@ -25,9 +27,10 @@ from ...errors import CommitlineError, LedgerError, ModelError, PlanDivergence
 from ...ledger import ActionLedger
 from ...logs import Log
 from ..contract.action_header import ActionHeader
-from ..contract.activity_failure import as_failure
-from ..contract.schedule_header import read_schedule
+from ..contract.activity_failure import NOT_STARTED, again, as_failure
+from ..contract.local_activity import read_notes, read_schedule, with_notes
 from ..contract.spec import RESERVED_PREFIX
+from ..runner.attempt_notes import LocalNotes, local_notes
 from ..runner.clock import scheduled_by_workflow
 from .attempt import attempt
 from .guarded_call import GuardedCall
@@ -79,6 +82,21 @@ class _Guard(ActivityInboundInterceptor):
         # The workflow of another application says itself how often it tries its activities.
         ours = guarded is None or guarded.hand_over is not None
         scheduled_by_workflow.set(read_schedule(input.headers))
+        notes = LocalNotes(read_notes(input.headers))
+        local_notes.set(notes)
+        try:
+            return await self._execute(guarded, input, ours=ours)
+        except ApplicationError as err:
+            if not notes.left:
+                raise
+            raise with_notes(err, notes.left) from err.__cause__
+
+    async def _execute(
+        self, guarded: Guarded | None, input: ExecuteActivityInput, *, ours: bool
+    ) -> Any:
+        if ours and activity.info().is_local and activity.is_worker_shutdown():
+            # A workflow of local activities would not let its worker go.
+            raise again(NOT_STARTED, "its worker shuts down", delay=timedelta())
         try:
             if ours:
                 await offer_to_any_worker()

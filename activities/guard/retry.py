@@ -35,6 +35,8 @@ def time_for(call: GuardedCall, delay: timedelta) -> bool:
     """Whether another attempt may begin after ``delay``: attempts and the node's time are left."""
     info = activity.info()
     most = info.retry_policy.maximum_attempts if info.retry_policy else 0
+    if info.is_local:
+        most = 0  # an activity of the server's follows
     if most and info.attempt >= most:
         return False
     node = call.limits.node_seconds

@@ -220,7 +220,7 @@ class ClaimedRow:
 
     async def _stop(self, *, over: bool) -> Ended:
         """Leave a cancelled call to whoever can find out: an operator, or the next attempt."""
-        if not self._call.cancelled_with_its_run or await self._is_overtaken():
+        if not await self._is_cancelled_with_its_run() or await self._is_overtaken():
             # The next attempt, or the workflow that carries the run out now, takes the row over.
             raise asyncio.CancelledError
         reason = "the run was cancelled while the tool was at work"
@@ -229,6 +229,20 @@ class ClaimedRow:
         if isinstance(parked, Action) and parked.recorded is None:
             raise asyncio.CancelledError
         return parked
+
+    async def _is_cancelled_with_its_run(self) -> bool:
+        """Whether the run was cancelled; otherwise another attempt takes the row over.
+
+        A local activity is also cancelled where the worker drops its workflow from the cache, as it
+        does when a workflow task has timed out. Nothing says so, but the ledger knows of a stop. A
+        run that was cancelled without one closes itself, and parks what it leaves.
+        """
+        if not activity.info().is_local:
+            return self._call.cancelled_with_its_run
+        with suppress(LedgerUnavailable, StatementRefused):
+            run = await despite_cancellation(self._ledger.runs.get(self._call.header.run_key))
+            return run is not None and run.stopped_at is not None
+        return False
 
     async def _is_overtaken(self) -> bool:
         """Whether another workflow carries this sub-agent's run out: its parent was reset."""

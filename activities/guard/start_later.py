@@ -10,14 +10,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from ...canonical import scrub
 from ..contract.activity_failure import NOT_STARTED, again, not_started
 from ..contract.retry_rules import back_off
 from ..runner.attempt_notes import AttemptNotes
-from ..runner.clock import now
+from ..runner.clock import began_at, now
 
 _FIRST_WAIT: Final = timedelta(seconds=1)
 _LONGEST_WAIT: Final = timedelta(seconds=30)
@@ -40,6 +39,6 @@ def start_later(
     waits = notes.waits + 1
     delay = back_off(waits, first=_FIRST_WAIT, longest=_LONGEST_WAIT)
     starts_in = now() - began + delay.total_seconds()
-    clock_from = activity.info().started_time.timestamp() + starts_in
+    clock_from = began_at().timestamp() + starts_in
     replace(notes, waits=waits, uncalled=uncalled, clock_from=clock_from).leave()
     return again(NOT_STARTED, scrub(reason), delay=delay)

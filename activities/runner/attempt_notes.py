@@ -4,18 +4,35 @@ Temporal keeps the details of the last heartbeat over the attempts of an activit
 of it in the workflow's history. Its own number of the attempt does not serve: dead workers and
 outages are in it, and `temporal activity reset` sets it back.
 
-A local activity has no heartbeat and leaves none. It is tried once: what it leaves undone is left
-to an activity of the server's.
+A local activity has no heartbeat, and one attempt. Its notes go with its failure, by way of the
+workflow, to the activity of the server's that goes on with the call.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, field
 from typing import Final
 
 from temporalio import activity
 
+from ..contract.local_activity import Notes
+
 _OURS: Final = "commitline"
+
+
+@dataclass
+class LocalNotes:
+    """The notes that go by way of the workflow."""
+
+    before: Notes = field(default_factory=dict)
+    """Of the local attempt before the running one."""
+    left: Notes = field(default_factory=dict)
+    """Of the running one, if it is a local attempt."""
+
+
+local_notes: ContextVar[LocalNotes] = ContextVar("commitline_local_notes")
+"""Those of the running activity; the guard sets them."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +64,12 @@ class AttemptNotes:
         match activity.info().heartbeat_details:
             case (str(kind), dict(notes)) if kind == _OURS:
                 return cls(**notes)
-        return cls()  # none, or of a tool that heartbeats itself
+        # None, or of a tool that heartbeats itself.
+        return cls(**local_notes.get(LocalNotes()).before)
 
     def leave(self) -> None:
         """Leave the notes for the next attempt: call it right before the running one fails."""
         if activity.info().is_local:
+            local_notes.get().left = asdict(self)
             return
         activity.heartbeat(_OURS, asdict(self))

@@ -10,7 +10,7 @@ with run as (
        and (epoch <= %(epoch)s or fork_step > %(step)s)
        and (owner is null or owner = %(owner)s)
        -- After a failover the row of an attempt before this one may be lost: see failed_over.
-       and (not %(repeats)s or timeline = commitline_timeline())
+       and (not %(repeats)s or not commitline_may_have_lost(agent_runs, %(step)s))
        and commitline_wait_briefly()
        for share
 ), action as (
@@ -84,10 +84,10 @@ select *, clock_timestamp() as now from agent_actions
  limit 1
    for share;
 
--- failed_over: the run, if the ledger has another timeline than the one in which it began. The row
--- of an attempt that sent something may have been lost with the last commits of that one.
+-- failed_over: the run, if the row of an attempt that sent something may have been lost with the last
+-- commits of an earlier timeline of the ledger; see commitline_may_have_lost in the migration.
 select run_key from agent_runs
- where run_key = %(run_key)s and timeline <> commitline_timeline();
+ where run_key = %(run_key)s and commitline_may_have_lost(agent_runs, %(step)s);
 
 -- insert_dispatched: an action whose tool is called as soon as this has committed.
 insert into agent_actions (

@@ -90,9 +90,21 @@ def _app(effect: str) -> App:
     return App([Agent("support", model=model, instructions="", tools=[made])])
 
 
+def _local_app(effect: str, *, seconds: float = 20) -> App:
+    model = ScriptedModel("scripted", [call((_TOOLS[effect].name, _ARGUMENTS)), say("done")])
+    made = replace(_TOOLS[effect], local=True, tool_timeout=seconds)
+    return App([Agent("support", model, "", [made], local=True, model_timeout=seconds)])
+
+
 idempotent = _app("idempotent")
 at_most_once = _app("at_most_once")
 lookup = _app("lookup")
+idempotent_local = _local_app("idempotent")
+at_most_once_local = _local_app("at_most_once")
+lookup_local = _local_app("lookup")
+idempotent_brief = _local_app("idempotent", seconds=2)
+at_most_once_brief = _local_app("at_most_once", seconds=2)
+lookup_brief = _local_app("lookup", seconds=2)
 
 # --- how the scenes are played
 
@@ -193,7 +205,7 @@ async def _claim_and_freeze(scene: Scene, worker: WorkerProcess, *, commits: boo
 # --- frozen while its tool is at work
 
 
-def _frozen_at_work(effect: str, *, wakes: str) -> Script[Overtaken]:
+def _frozen_at_work(effect: str, *, wakes: str, mode: str = "") -> Script[Overtaken]:
     """Freeze a worker after the effect; it wakes while another one is at work, or later."""
 
     async def play(scene: Scene) -> Overtaken:
@@ -201,11 +213,11 @@ def _frozen_at_work(effect: str, *, wakes: str) -> Script[Overtaken]:
         if wakes == "early":
             _hold(scene, "b").touch()
         await scene.start()
-        with _worker(scene, effect, "a") as frozen:
+        with _worker(scene, effect + mode, "a") as frozen:
             await until(lambda: _have_arrived(scene, 1))
             _freeze(frozen)
             _hold(scene, "a").unlink()
-            with _worker(scene, effect, "b"):
+            with _worker(scene, effect + mode, "b"):
                 if wakes == "early":
                     await until(lambda: _have_arrived(scene, 2))
                 else:
@@ -272,15 +284,15 @@ def test_what_can_be_looked_up_is_adopted_and_not_sent_again(played: Played[Over
 # --- frozen before its call
 
 
-def _frozen_before_its_claim(effect: str) -> Script[Overtaken]:
+def _frozen_before_its_claim(effect: str, *, mode: str = "") -> Script[Overtaken]:
     """Freeze a worker that waits for its claim, lose the claim, and wake it to claim again."""
 
     async def play(scene: Scene) -> Overtaken:
         _hold(scene, "b").touch()
-        frozen = _worker(scene, effect, "a")
+        frozen = _worker(scene, effect + mode, "a")
         try:
             await _claim_and_freeze(scene, frozen, commits=False)
-            with _worker(scene, effect, "b"):
+            with _worker(scene, effect + mode, "b"):
                 await until(lambda: _have_arrived(scene, 1))
                 (row_then,) = await scene.actions()
                 status = await _wake_and_go(frozen)
@@ -293,14 +305,14 @@ def _frozen_before_its_claim(effect: str) -> Script[Overtaken]:
     return play
 
 
-def _frozen_before_its_call(effect: str) -> Script[Overtaken]:
+def _frozen_before_its_call(effect: str, *, mode: str = "") -> Script[Overtaken]:
     """Freeze a worker whose claim is committed, and wake it after its deadline."""
 
     async def play(scene: Scene) -> Overtaken:
-        frozen = _worker(scene, effect, "a")
+        frozen = _worker(scene, effect + mode, "a")
         try:
             await _claim_and_freeze(scene, frozen, commits=True)
-            with _worker(scene, effect, "b"):
+            with _worker(scene, effect + mode, "b"):
                 await until(lambda: _is(scene, _SETTLED[effect]))
                 await until(lambda: _is_over(scene))
                 (row_then,) = await scene.actions()
@@ -407,10 +419,103 @@ def test_two_attempts_that_live_at_once_have_one_effect(
     assert left.after.told(_TOOLS[effect].name).status == told
 
 
+# --- local activities, of which none is the later one
+
+
+_LOCAL: Final[Scripts] = {
+    "idempotent, before its claim": _frozen_before_its_claim("idempotent", mode="_local"),
+    "at_most_once, before its claim": _frozen_before_its_claim("at_most_once", mode="_local"),
+    "idempotent, early": _frozen_at_work("idempotent", wakes="early", mode="_local"),
+    "at_most_once, late": _frozen_at_work("at_most_once", wakes="late", mode="_local"),
+    "lookup, late": _frozen_at_work("lookup", wakes="late", mode="_local"),
+    **{f"{e}, before its call": _frozen_before_its_call(e, mode="_brief") for e in _TOOLS},
+}
+_LOCAL_IN_CI: Final = "at_most_once, before its claim"
+
+
+def test_a_local_attempt_that_wakes_cannot_know_and_its_rival_settles_what_it_parked(
+    played: Played[Overtaken],
+) -> None:
+    left = played[f"local: {_LOCAL_IN_CI}"]
+
+    assert (left.row_then.state, left.row_woken.state) == ("dispatched", "unknown")
+    assert (len(left.requests), left.after.effects) == (1, {"charge:4821": 1})
+    assert (left.row.state, left.row.tries, left.row.decided_by) == ("ok", 1, None)
+    assert left.after.told("charge_blindly").status == "ok"
+
+
+@pytest.mark.slow
+def test_a_local_attempt_that_wakes_before_its_claim_takes_the_row_and_its_rivals_success_stands(
+    played_locally: Played[Overtaken],
+) -> None:
+    left = played_locally["idempotent, before its claim"]
+
+    assert (left.row_woken.state, left.row_woken.tries) == ("dispatched", 2)
+    assert left.row_woken.claim_token != left.row_then.claim_token
+    assert (len(left.requests), left.after.effects) == (1, {"charge:4821": 1})
+    assert (left.row.state, left.after.told("charge_by_key").status) == ("ok", "ok")
+
+
+@pytest.mark.slow
+def test_a_local_attempt_that_wakes_after_its_effect_settles_the_row_for_its_rival(
+    played_locally: Played[Overtaken],
+) -> None:
+    left = played_locally["idempotent, early"]
+
+    assert (left.row_then.state, left.row_woken.state) == ("dispatched", "ok")
+    assert left.requests == [left.requests[0]] * 2
+    assert left.after.effects == {"charge:4821": 1}
+    assert left.after.told("charge_by_key").status == "ok"
+
+
+@pytest.mark.slow
+def test_a_local_attempt_that_wakes_after_its_effect_settles_what_is_unknown(
+    played_locally: Played[Overtaken],
+) -> None:
+    left = played_locally["at_most_once, late"]
+
+    assert (left.row_then.state, left.row_woken.state) == ("unknown", "ok")
+    assert left.after.told("charge_blindly").status == "unknown"
+    assert (len(left.requests), left.after.effects) == (1, {"charge:4821": 1})
+
+
+@pytest.mark.slow
+def test_the_effect_of_a_local_attempt_that_sleeps_is_looked_up(
+    played_locally: Played[Overtaken],
+) -> None:
+    left = played_locally["lookup, late"]
+
+    assert (len(left.requests), left.after.effects) == (1, {"charge:4821": 1})
+    assert left.lookups >= 1
+    assert (left.row.state, left.after.told("charge_by_reference").status) == ("ok", "ok")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("effect", "requests"), [("idempotent", 1), ("at_most_once", 0), ("lookup", 1)]
+)
+def test_a_local_attempt_that_wakes_after_the_deadline_of_its_claim_calls_nothing(
+    played_locally: Played[Overtaken], effect: str, requests: int
+) -> None:
+    left = played_locally[f"{effect}, before its call"]
+
+    assert len(left.requests) == requests
+    assert sum(left.after.effects.values()) == requests
+    assert left.after.told(_TOOLS[effect].name).status == _SETTLED[effect]
+    assert replace(left.row_woken, now=left.row_then.now) == left.row_then
+
+
 # --- all scenes, side by side
 
 
 @pytest.fixture(scope="module")
 def played(stage: Stage) -> Played[Overtaken]:
     """What became of each run; the long scenes begin first."""
-    return stage.play({**_BEFORE_THE_CALL, **_AT_WORK, **_RESET})
+    local = {f"local: {_LOCAL_IN_CI}": _LOCAL[_LOCAL_IN_CI]}
+    return stage.play({**_BEFORE_THE_CALL, **local, **_AT_WORK, **_RESET})
+
+
+@pytest.fixture(scope="module")
+def played_locally(stage: Stage) -> Played[Overtaken]:
+    """The same of local activities."""
+    return stage.play({name: one for name, one in _LOCAL.items() if name != _LOCAL_IN_CI})

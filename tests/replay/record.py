@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -94,6 +95,24 @@ async def asks(ctx: ToolContext) -> str:
 async def asks_in_vain(ctx: ToolContext) -> str:
     """Ask a person who does not answer."""
     return str(await ctx.interrupt("Anybody?"))
+
+
+FAILED: list[str] = []
+
+
+@tool(effect=Effect.IDEMPOTENT, local=True, tool_timeout=5)
+async def comes_back(ctx: ToolContext) -> str:
+    """Fail as a local activity, and act when the server has it called again."""
+    if not FAILED:
+        FAILED.append(ctx.position)
+        raise ConnectionError("reset by peer")
+    return "acted"
+
+
+@tool(effect=Effect.AT_MOST_ONCE, local=True, tool_timeout=5)
+async def declines_locally() -> str:
+    """Decline, without effect."""
+    raise ToolRefused("declined")
 
 
 @tool(effect=Effect.IDEMPOTENT)
@@ -177,6 +196,7 @@ SCRIPTS: dict[str, Sequence[Answer]] = {
         call(("final_result", {"value": 3})),
     ],
     "asked_midway": [call(("asks", {}), ("asks_in_vain", {})), say("Done.")],
+    "local_turns": [call(("comes_back", {}), ("declines_locally", {})), say("Done.")],
 }
 DEADLINES = {"within_its_deadline": 600, "past_its_deadline": 1}
 
@@ -199,12 +219,15 @@ def agent(name: str) -> Agent:
     ]
     if name == "sub_agents":
         tools = [CLERK.as_tool(description="Looks.")]
+    if name == "local_turns":
+        tools = [comes_back, declines_locally]
     model = ScriptedModel(f"scripted-{name}", SCRIPTS[name])
     deadline = DEADLINES.get(name)
     output = int if name == "structured_output" else None
-    return Agent(
+    made = Agent(
         name, model, "Help.", tools=tools, max_steps=3, run_deadline=deadline, output_type=output
     )
+    return replace(made, local=True, model_timeout=5) if name == "local_turns" else made
 
 
 async def record(stack: DevStack) -> None:

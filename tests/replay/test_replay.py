@@ -26,6 +26,7 @@ def test_there_is_a_history_of_every_way_that_a_run_ends() -> None:
         "canceled",
         "errors_and_an_unknown_tool",
         "forked",
+        "local_turns",
         "out_of_steps",
         "outcome_recorded_later",
         "past_its_deadline",

@@ -405,6 +405,21 @@ create unique index agent_messages_one_completion_per_turn on agent_messages (ru
 create unique index agent_messages_one_per_request on agent_messages (thread_id, request_id)
     where request_id is not null and superseded_at is null;
 
+-- Whether the row of a call of this turn may be lost, which an attempt before this one wrote: the
+-- ledger has another timeline than the one in which the run began. By a start of the server alone
+-- only what came before it is lost; if the turn has been committed since, its calls came after that.
+create function commitline_may_have_lost(run agent_runs, turn integer)
+returns boolean
+language sql stable as $function$
+    select run.timeline <> commitline_timeline()
+       and not (regexp_replace(run.timeline, '/[^/]*$', '')
+                    = regexp_replace(commitline_timeline(), '/[^/]*$', '')
+                and exists (select from agent_messages m
+                             where m.run_key = run.run_key and m.step = turn
+                               and m.role = 'assistant' and m.superseded_at is null
+                               and m.created_at > pg_postmaster_start_time()))
+$function$;
+
 -- What callers sent to a thread, and the replies. The caller's id makes it one request, however
 -- often it is sent, to whichever run.
 create table agent_requests (

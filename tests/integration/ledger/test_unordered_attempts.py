@@ -30,6 +30,7 @@ from commitline.tests.integration.ledger.shipments import (
     DEADLINE,
     DOMAIN_KEY,
     RECEIPT,
+    RUN_A,
     action,
     all_sent,
     row,
@@ -208,3 +209,26 @@ async def test_on_the_same_server_a_first_attempt_that_may_be_none_just_sends(
     assert not claim.taken_over
     assert await ledger.record(claim, RECEIPT) == RECEIPT
     assert isinstance(await ledger.claim(request, attempt()), AlreadyDone)
+
+
+@pytest.mark.parametrize(("turn", "lost"), [("before", True), ("after", False), ("none", True)])
+async def test_a_restart_has_lost_no_call_of_a_turn_that_was_committed_since(
+    ledger: ActionLedger, pool: Pool, turn: str, lost: bool
+) -> None:
+    await sql(pool, "update agent_runs set timeline = regexp_replace(timeline, '/[^/]*$', '/0')")
+    await ledger.threads.open(RUN_A, agent="support")
+    await sql(
+        pool,
+        "insert into agent_messages"
+        " (thread_id, version, ordinal, role, message, run_key, step, epoch, created_at)"
+        " select %(run)s, 1, 0, 'assistant', '{}', %(run)s, 0, 0, case %(turn)s"
+        " when 'before' then pg_postmaster_start_time() - interval '1 s' else now() end"
+        " where %(turn)s <> 'none'",
+        run=RUN_A,
+        turn=turn,
+    )
+    request = action(effect=Effect.AT_MOST_ONCE, can_look_up=False)
+
+    claim = await ledger.claim(request, replace(attempt(), repeats=True))
+
+    assert isinstance(claim, Parked if lost else Dispatched)
