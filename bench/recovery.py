@@ -8,6 +8,9 @@ had it in its cache. The take-over's call, which comes before that, is told besi
 
 *Stop*: from the call of `run.stop()` to its return, with an async tool that hangs.
 
+*Local*: the same recovery of a run whose agent and tool are local. The server notices that worker
+by the time-out of the workflow task, which is five seconds.
+
 Tool and model write down when they begin, by the monotonic clock, which all processes of a
 machine share. Both figures follow the heartbeat: a dead worker is noticed by the one that does
 not come, a living one learns of a cancellation from the answer to its next one.
@@ -48,11 +51,14 @@ from commitline.ledger import migrate
 from commitline.process import leave
 from commitline.testing import call, say
 from commitline.testing.processes import WorkerProcess
+from commitline.workflows.run_input import TASK_TIMEOUT
 
 HEARTBEAT_SECONDS: Final = Settings().heartbeat_seconds
 """Users have the default."""
 RECOVERY_TARGET: Final = HEARTBEAT_SECONDS + 1
 STOP_TARGET: Final = HEARTBEAT_SECONDS + 1
+LOCAL_TARGET: Final = TASK_TIMEOUT.total_seconds() + 1
+LOCAL: Final = "local"
 AGENT: Final = "bench"
 FOLDER: Final = "BENCH_FOLDER"
 """The environment's variable: where tool and model write down when they begin."""
@@ -72,6 +78,16 @@ def note(run: str, what: str) -> None:
 @tool(effect=Effect.IDEMPOTENT)
 async def charge(ctx: ToolContext, run: str) -> str:
     """Hang, until somebody takes over."""
+    return await _charge(ctx, run)
+
+
+@tool(effect=Effect.IDEMPOTENT, local=True, tool_timeout=30)
+async def charge_locally(ctx: ToolContext, run: str) -> str:
+    """Do the same."""
+    return await _charge(ctx, run)
+
+
+async def _charge(ctx: ToolContext, run: str) -> str:
     note(run, "call")
     if not ctx.taken_over:
         await asyncio.Event().wait()
@@ -84,11 +100,26 @@ def next_turn(request: ModelRequest) -> Completion:
     return say("done")
 
 
-MODEL: Final = ScriptedModel(
-    "scripted",
-    [lambda request: call(("charge", {"run": request.messages[0].text})), next_turn],
+def _model(name: str) -> ScriptedModel:
+    return ScriptedModel(
+        name, [lambda request: call((name, {"run": request.messages[0].text})), next_turn]
+    )
+
+
+INSTRUCTIONS: Final = "Charge, and say when you are done."
+app = App(
+    [
+        Agent(AGENT, _model("charge"), INSTRUCTIONS, [charge]),
+        Agent(
+            LOCAL,
+            _model("charge_locally"),
+            INSTRUCTIONS,
+            [charge_locally],
+            local=True,
+            model_timeout=30,
+        ),
+    ]
 )
-app = App([Agent(AGENT, MODEL, "Charge, and say when you are done.", [charge])])
 
 
 # What kills and stops them.
@@ -127,15 +158,16 @@ class Bench:
                 stack.enter_context(worker)
             await asyncio.gather(*(self._started(worker, times=1) for worker in self._workers))
             recoveries = [await self._recover(number) for number in range(runs + 1)]
-            progress.print(f"  {runs} workers killed")
+            local = [await self._recover(number, agent=LOCAL) for number in range(runs + 1)]
+            progress.print(f"  {2 * runs} workers killed")
             stops = [await self._stop(number) for number in range(runs + 1)]
             progress.print(f"  {runs} runs stopped")
         # The first of each warms up, and is not counted.
-        return result_of(runs, recoveries[1:], stops[1:])
+        return result_of(runs, recoveries[1:], local[1:], stops[1:])
 
-    async def _recover(self, number: int) -> tuple[float, float]:
+    async def _recover(self, number: int, *, agent: str = AGENT) -> tuple[float, float]:
         """Kill the worker at work; return the seconds to the take-over's call and next turn."""
-        run, name = await self._run_at_work(f"recovery-{number}")
+        run, name = await self._run_at_work(f"{agent}-recovery-{number}", agent)
         (victim,) = [w for w in self._workers if _pid(w) == self._noted(name)[0].pid]
         started = victim.log.read_bytes().count(b"worker.started")
         killed_at = time.monotonic()
@@ -149,16 +181,16 @@ class Bench:
 
     async def _stop(self, number: int) -> float:
         """Stop a run whose tool hangs; return the seconds that it takes."""
-        run, _ = await self._run_at_work(f"stop-{number}")
+        run, _ = await self._run_at_work(f"stop-{number}", AGENT)
         began = time.monotonic()
         status = await run.stop(reason="measured")
         taken = time.monotonic() - began
         assert status.state == "canceled", status
         return taken
 
-    async def _run_at_work(self, name: str) -> tuple[RunHandle, str]:
+    async def _run_at_work(self, name: str, agent: str) -> tuple[RunHandle, str]:
         """Start a run and return some time after its tool has begun, never at the same beat."""
-        run = await self._client.start(AGENT, name, id=name)
+        run = await self._client.start(agent, name, id=name)
         await _until(lambda: bool(self._noted(name)))
         await asyncio.sleep(HEARTBEAT_SECONDS * (1 + self._random.random()))
         return run, name
@@ -185,23 +217,30 @@ def _pid(worker: WorkerProcess) -> int:
 
 
 def result_of(
-    runs: int, recoveries: list[tuple[float, float]], stops: list[float]
+    runs: int,
+    recoveries: list[tuple[float, float]],
+    local: list[tuple[float, float]],
+    stops: list[float],
 ) -> dict[str, Any]:
     """Return what was measured, as JSON data."""
     taken_over = [first for first, _ in recoveries]
     turns = [second for _, second in recoveries]
+    locally = [second for _, second in local]
     recovery, stop = median(turns), median(stops)
     return {
         "recovery_seconds": round(recovery, 3),
         "recovery_beyond_heartbeat": round(recovery - HEARTBEAT_SECONDS, 3),
+        "local_recovery_seconds": round(median(locally), 3),
         "takeover_seconds": round(median(taken_over), 3),
         "stop_seconds": round(stop, 3),
         "heartbeat_seconds": HEARTBEAT_SECONDS,
         "recovery_target": RECOVERY_TARGET,
+        "local_target": LOCAL_TARGET,
         "stop_target": STOP_TARGET,
         "runs": runs,
         "all": {
             "recovery": [round(taken, 3) for taken in turns],
+            "local": [round(taken, 3) for taken in locally],
             "takeover": [round(taken, 3) for taken in taken_over],
             "stop": [round(taken, 3) for taken in stops],
         },
@@ -218,6 +257,7 @@ def table_of(result: dict[str, Any]) -> Table:
     for name, key, begin, end, target in (
         ("takeover", "takeover_seconds", "the kill", "the call is taken over", ""),
         ("recovery", "recovery_seconds", "the kill", "the next turn", f"{RECOVERY_TARGET:g}"),
+        ("local", "local_recovery_seconds", "the kill", "the same, local", f"{LOCAL_TARGET:g}"),
         ("stop", "stop_seconds", "stop()", "its return", f"{STOP_TARGET:g}"),
     ):
         found = result["all"][name]
@@ -264,7 +304,9 @@ def main() -> None:
 def missed(result: dict[str, Any]) -> bool:
     """Whether a figure is beyond its limit."""
     return bool(
-        result["recovery_seconds"] > RECOVERY_TARGET or result["stop_seconds"] > STOP_TARGET
+        result["recovery_seconds"] > RECOVERY_TARGET
+        or result["local_recovery_seconds"] > LOCAL_TARGET
+        or result["stop_seconds"] > STOP_TARGET
     )
 
 

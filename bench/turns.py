@@ -6,7 +6,7 @@ All carry out the same jobs: ask the model, carry out the calls that it makes, a
   integration for Temporal, see `official.py`. All three have the gap that Commitline closes: a
   crash between the tool's effect and its completion repeats the effect.
 - *Commitline* asks the same questions and makes the same calls, and its actions and completions go
-  through the ledger.
+  through the ledger. *Local* is the same with ``local=True`` on the agent and on its tool.
 
 Four loads: one run of one-call turns; 20 such runs side by side, and 100; and one run of turns
 with 20 calls side by side. One process with a worker for each kind, one Temporal server, one
@@ -25,7 +25,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -86,6 +86,8 @@ class Limit:
     """Of the time that Commitline takes."""
     least: float | None = None
     """Of the rate at which Commitline works."""
+    ours: str = "commitline"
+    """The kind that is compared."""
 
     def of(self, ours: float, theirs: float) -> float:
         """Return the ratio of two times."""
@@ -102,6 +104,8 @@ LIMITS: Final = (
     Limit("ratio_throughput_100", "crowd", "lean", least=0.9),
     Limit("ratio_parallel", "parallel", "lean", least=1.0),
     Limit("ratio_official", "one", "official", most=0.8),
+    Limit("ratio_local", "one", "lean", most=0.5, ours="local"),
+    Limit("ratio_local_throughput", "many", "lean", least=1.5, ours="local"),
 )
 
 
@@ -127,6 +131,20 @@ class JobModel:
 
 
 APP: Final = App([Agent("bench", JobModel(), INSTRUCTIONS, [charge_card], max_steps=1000)])
+
+LOCAL_APP: Final = App(
+    [
+        Agent(
+            "bench",
+            JobModel(),
+            INSTRUCTIONS,
+            [replace(charge_card, local=True, tool_timeout=10)],
+            max_steps=1000,
+            model_timeout=10,
+            local=True,
+        )
+    ]
+)
 
 
 # In the official integration: the same agent again.
@@ -201,7 +219,9 @@ async def measure(stack: DevStack, *, rounds: int, progress: Console) -> dict[st
             kinds["official"] = await enter(
                 official.with_official(stack.temporal_address, OFFICIAL)
             )
-        kinds["commitline"] = await enter(with_commitline(client, stack.database_url, APP))
+        url = stack.database_url
+        kinds["commitline"] = await enter(with_commitline(client, url, APP))
+        kinds["local"] = await enter(with_commitline(client, url, LOCAL_APP, task_queue="local"))
         samples = await take_turns(
             kinds, rounds=rounds, processor=Processor(stack), progress=progress
         )
@@ -232,7 +252,7 @@ def ratios_of(samples: dict[str, dict[str, list[Sample]]]) -> dict[str, Any]:
         kinds = samples[limit.load]
         rounds = [
             limit.of(ours.seconds, theirs.seconds)
-            for ours, theirs in zip(kinds["commitline"], kinds.get(limit.other, []), strict=False)
+            for ours, theirs in zip(kinds[limit.ours], kinds.get(limit.other, []), strict=False)
         ]
         found[limit.name] = round(median(rounds), 3) if rounds else None
         spread[limit.name] = [round(end(rounds), 3) for end in (min, max) if rounds]
@@ -290,6 +310,7 @@ def table_of(result: dict[str, Any]) -> Table:
         ("whole_list", "whole list"),
         ("official", "official"),
         ("commitline", "Commitline"),
+        ("local", "local"),
     ):
         figures = result.get(kind)
         cells = (
