@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,5 @@ def test_a_bench_measures_and_prints_nothing_but_its_result(name: str) -> None:
     assert done.returncode in (0, 1), done.stderr  # 1: a figure is beyond its limit
     found: Any = json.loads(done.stdout)
     assert figure in (found[0] if isinstance(found, list) else found)
+    if table := runpy.run_path(str(ROOT / "docs/reference/make_cost.py")).get(f"{name}_table"):
+        assert len([*table(found)]) > 2  # the page on costs is made of it

@@ -118,7 +118,7 @@ async def test_what_the_ledger_sets_holds_for_its_transaction_and_stays_with_no_
 
 
 async def test_statements_are_prepared_only_if_it_is_told_to_and_this_pgbouncer_keeps_them(
-    pool: Pool, request: pytest.FixtureRequest, direct: psycopg.Connection
+    pool: Pool, request: pytest.FixtureRequest
 ) -> None:
     told = request.node.callspec.params["pool"]
     for _ in range(CLIENTS * (PREPARE_AFTER + 2)):
@@ -126,10 +126,6 @@ async def test_statements_are_prepared_only_if_it_is_told_to_and_this_pgbouncer_
 
     prepared = [await prepared_in(pool) for _ in range(CLIENTS)]
 
-    others = "datname = current_database() and pid <> pg_backend_pid() and state is not null"
-    assert direct.execute("select count(*) from pg_stat_activity where " + others).fetchone() == (
-        SESSIONS,
-    )
     assert any(prepared) is (told is True and version() >= KEEPS_STATEMENTS)
 
 
