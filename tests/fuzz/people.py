@@ -91,11 +91,16 @@ class Operator(Actor):
     async def reset(self, run: AgentRun) -> None:
         """Have the workflow begin again, from one of its turns; the one before is terminated."""
         state = await self.ledger.runs.get(run.key)
-        if state is None or state.stopped_at is not None:
+        if state is None or state.stopped_at is not None or not self.scene.may_write(run):
             return
         self._begin_again(run, self.chance.randrange(len(run.turns)))
 
     def _begin_again(self, run: AgentRun, turn: int) -> None:
+        if not self.scene.may_write(run):
+            return  # another one has gone on with the conversation meanwhile
+        talk = self.scene.conversation(run)
+        if talk is not None:
+            talk.writer = run
         run.begin_again(turn)
         self.scene.trace.note(run.key, f"{self.name}: resets it to turn {turn}")
         if run not in self.scene.to_carry_out:
@@ -115,6 +120,8 @@ class Operator(Actor):
 
     async def fork(self, run: AgentRun) -> None:
         """Have the run go another way from one of its turns."""
+        if not self.scene.may_write(run):
+            return
         turn = self.chance.randrange(len(run.turns))
         epoch = await self.do("fork", run.key, self.ledger.threads.fork(run.key, turn))
         run.turns[turn:] = [self.scene.turn(run.key, epoch, turn)]

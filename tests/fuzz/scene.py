@@ -255,6 +255,11 @@ class Scene:
         cents = 5900 if chance.random() < _OTHER_ARGUMENTS else 4900
         return dumps({"order": chance.randrange(self.theme.orders), "cents": cents})
 
+    def may_write(self, run: AgentRun) -> bool:
+        """Whether no other run writes the conversation of a run."""
+        talk = self.conversation(run)
+        return talk is None or talk.writer in (None, run)
+
     def conversation(self, run: AgentRun) -> Conversation | None:
         """Return the shared conversation that a run writes; None where it has its own."""
         return next((one for one in self.conversations if one.name == run.thread), None)

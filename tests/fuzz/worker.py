@@ -44,6 +44,13 @@ class Worker(Actor):
             await self._execute(run, run.execution)
         finally:
             run.under_way = False
+            self._leave_conversation(run)
+
+    def _leave_conversation(self, run: AgentRun) -> None:
+        """Let another run go on with the conversation, if this one has ended."""
+        talk = self.scene.conversation(run)
+        if talk is not None and talk.writer is run and run.gone_at is not None:
+            talk.writer = None
 
     async def _execute(self, run: AgentRun, execution: int) -> None:
         try:
