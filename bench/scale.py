@@ -28,6 +28,7 @@ from rich.table import Table
 from commitline.bench.scale_calls import LISTS, LOOKS, STORIES, Ledger
 from commitline.bench.scale_data import RUNS, fill
 from commitline.bench.scale_meter import Meter
+from commitline.bench.scale_rare import RARE
 from commitline.devstack.postgres import Postgres, remove_data
 from commitline.ledger import ActionLedger, migrate
 from commitline.ledger.pool import Pool
@@ -55,7 +56,7 @@ async def measure(database_url: str, rows: dict[str, int], progress: Console) ->
         async with meter.pool(database_url, explain=explain) as pool:
             on = await _ledger(pool)
             told = "Reading the plans" if explain else "Timing"
-            for story in STORIES:
+            for story in STORIES + RARE:
                 progress.print(f"  {told}: {story.__name__.replace('_', ' ')}, {times} times")
                 for number in range(times):
                     await story(on, number)
