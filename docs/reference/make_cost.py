@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -74,7 +74,11 @@ def scale_table(found: dict[str, Any]) -> Iterator[str]:
 def main() -> None:
     """Write the tables."""
     page = PAGE.read_text(encoding="utf-8")
-    tables = {"turns": turns_table, "history": history_table, "scale": scale_table}
+    tables: dict[str, Callable[[Any], Iterator[str]]] = {
+        "turns": turns_table,
+        "history": history_table,
+        "scale": scale_table,
+    }
     for (name, table), file in zip(tables.items(), sys.argv[1:], strict=True):
         if file == "-":
             continue
