@@ -129,7 +129,7 @@ MUTANTS: Final = (
     ),
     Mutant("do-not-undo-late-successes", 2, _query("relay_undo", _NOTHING)),
     Mutant("take-every-fact-for-standing", 0, _take_every_fact_for_standing),
-    Mutant("leave-what-a-run-leaves", 3, _query("park_left_over", _NOTHING_OF_RUN)),
+    Mutant("leave-what-a-run-leaves", 1, _query("park_left_over", _NOTHING_OF_RUN)),
     Mutant("take-every-key-for-known", 1, _take_every_key_for_known),
     Mutant("decide-twice", 2, _changed(("decide", "and decision is null", ""))),
     Mutant("answer-twice", 2, _changed(("answer", "and answered_at is null", ""))),
