@@ -73,7 +73,7 @@ $(VENV)/.installed-demo: pyproject.toml | $(VENV)/.created
 
 $(VENV)/.installed-all: pyproject.toml | $(VENV)/.created
 	@echo "Installing commitline and the development tools into $(VENV), once (about two minutes)"
-	@$(INSTALL) '.[dev,dev-server,models]'
+	@$(INSTALL) '.[dev,dev-server,models,integrations-dev]'
 	@touch $@ $(VENV)/.installed-demo
 
 $(VENV)/.installed-bench: $(VENV)/.installed-all

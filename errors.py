@@ -4,6 +4,7 @@
     ├── Unforeseen                CL001  an activity of ours fails, and nobody foresaw how
     ├── DefinitionError           CL101  a tool, agent or app that cannot work
     │   └── PlanInvalid           CL104  a plan that cannot work
+    ├── NoCurrentCall             CL105  commitline.current() outside of a guarded call
     ├── InvalidRunId              CL102  an id that no run may have
     ├── ConfigurationError        CL103  a missing or unusable setting
     ├── LedgerError
@@ -37,6 +38,7 @@
     │   ├── InvalidArguments        CL301  the arguments do not fit the tool
     │   ├── InvalidIdempotencyKey   CL302  the arguments give no usable key
     │   ├── ArgumentsChanged        CL307  the tool cannot be called with exactly what is stored
+    │   ├── EffectNotDeclared       CL308  nobody has said what repeating the tool would do
     │   ├── StateUnusable           CL230  the tool cannot get the conversation's state
     │   └── ToolRefused             CL303  the tool declined: nothing happened
     ├── ToolSignal                a tool raises it to say how far it got
@@ -110,6 +112,13 @@ class DefinitionError(CommitlineError):
 
     code = "CL101"
     remedy = "Correct the definition; nothing has run."
+
+
+class NoCurrentCall(CommitlineError):
+    """`commitline.current()` was called outside of a guarded call."""
+
+    code = "CL105"
+    remedy = "Call it inside a tool, or inside an activity that the plugin guards."
 
 
 class PlanInvalid(DefinitionError):
@@ -243,7 +252,7 @@ class MissingActionHeader(LedgerError):
     """A guarded activity was scheduled by a workflow without Commitline's interceptor."""
 
     code = "CL208"
-    remedy = "Nothing was called. Run the workflow's worker with the same guards as this one."
+    remedy = "Run the workflow's worker with the same guards as this one."
 
 
 class SettlementRefused(LedgerError):
@@ -432,6 +441,13 @@ class ArgumentsChanged(ActionError):
         "Nothing was called with other arguments. Deploy a tool that takes what is stored, or make "
         "a new call."
     )
+
+
+class EffectNotDeclared(ActionError):
+    """A guarded tool of another framework has no effect, so it is not called."""
+
+    code = "CL308"
+    remedy = "Declare its effect with `@effect(...)`, in its metadata or in the plugin's `effects`."
 
 
 class StateUnusable(ActionError):

@@ -390,3 +390,9 @@ class ActionLedger(LedgerCalls):
         """Return what `put_value` kept, or None; it only reads."""
         row = await self._fetch_row("get_value", key=key)
         return None if row is None else str(row["value"])
+
+    async def keep_completion(self, key: ActionKey, run_key: RunKey, value: str) -> str:
+        """Keep a model's completion (JSON text); return what stands: the first. Safe to repeat."""
+        row = await self._fetch_row("keep_completion", key=key, run_key=run_key, value=value)
+        assert row is not None
+        return str(row["value"])

@@ -104,6 +104,8 @@ class Attempt:
     lost."""
     unordered: bool = False
     """Nobody can say whether it is the later one of two: the engine does not know when it began."""
+    unrecorded_before: bool = False
+    """Whether attempts before it may have called without a row: their worker had no guard."""
 
 
 @dataclass(frozen=True)

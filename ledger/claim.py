@@ -315,9 +315,15 @@ class _Claimant:
             await execute(self._connection, "queue_intent", **row)
             return Accepted(intent)
         written = await fetch_one(self._connection, Action, "insert_dispatched", **row)
-        if self._attempt.repeats and await execute(self._connection, "failed_over", **row):
+        if self._attempt.repeats and await self._may_lack_a_row(row):
             return await self._act_on(written, take_over(written, request, self._attempt))
         return stored_call(written, request, self._attempt, taken_over=False)
+
+    async def _may_lack_a_row(self, row: dict[str, Any]) -> bool:
+        """Whether an earlier attempt may have called, and its row is lost or was never written."""
+        if self._attempt.unrecorded_before:
+            return True
+        return await execute(self._connection, "failed_over", **row)
 
     async def _insert_duplicate(self, original: Action) -> AlreadyDone | Parked:
         """Write a row that has the outcome of another action, or is unknown as that one is."""

@@ -1,27 +1,22 @@
 """The workflow's half of the guard: the run key, the position and the digest of each call.
 
 They travel in a header, because only the workflow knows them: an activity sees neither the first
-execution of its workflow nor the arguments as the plan had them. A call without an explicit
-``activity_id`` gets its position from a counter per activity type, which a continue-as-new
-carries on (Temporal's own automatic ids start again at 1).
+execution of its workflow nor the arguments as the plan had them. Our own workflows name the
+position of each call as its ``activity_id``; those of others count (`integrations`).
 """
 
 from __future__ import annotations
 
 import inspect
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
-from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import (
-    ContinueAsNewInput,
     ExecuteWorkflowInput,
     Interceptor,
     StartActivityInput,
@@ -31,10 +26,9 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from ..activities.contract.action_header import HEADER, ITS_ID, ActionHeader, requested_digest
+from ..activities.contract.action_header import HEADER, ActionHeader
 from ..activities.contract.activity_failure import as_failure
 from ..activities.contract.deadlines import CallLimits
-from ..activities.contract.encoding import pack, unpack
 from ..activities.contract.local_activity import (
     NOTES,
     SCHEDULED,
@@ -47,7 +41,6 @@ from ..activities.contract.spec import RESERVED_PREFIX
 from ..errors import InvalidRunId
 from ..identity import Position, RunKey, run_key
 
-COUNTERS_HEADER: Final = "commitline-counters"
 MEMO_RUN_KEY: Final = "commitline_run_key"
 """The memo of a sub-agent's workflow with its run key, which contains its parent's. Temporal
 carries it into every later execution, and shows it with the workflow."""
@@ -147,11 +140,9 @@ class _Inbound(WorkflowInboundInterceptor):
     guarded_types: frozenset[str] = frozenset()
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
-        self._outbound = _Outbound(outbound, self.guarded_types)
-        super().init(self._outbound)
+        super().init(_Outbound(outbound, self.guarded_types))
 
     async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        self._outbound.restore(input.headers)
         if input.type.__module__.startswith(f"{__package__}."):
             _check_arguments(input)
         return await super().execute_workflow(input)
@@ -161,12 +152,7 @@ class _Outbound(WorkflowOutboundInterceptor):
     def __init__(self, next: WorkflowOutboundInterceptor, guarded: frozenset[str]) -> None:
         super().__init__(next)
         self._guarded = guarded
-        self._counters: Counter[str] = Counter()
         self._scheduled: set[str] = set()
-
-    def restore(self, headers: Mapping[str, Payload]) -> None:
-        if COUNTERS_HEADER in headers:
-            self._counters.update(unpack(dict[str, int], RawValue(headers[COUNTERS_HEADER])))
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         around = surroundings.get()
@@ -190,13 +176,13 @@ class _Outbound(WorkflowOutboundInterceptor):
     def _header(
         self, input: StartActivityInput | StartLocalActivityInput, around: Surroundings
     ) -> ActionHeader:
-        position = self._position(input)
+        assert input.activity_id, "a workflow of ours names the position of each call"
+        position = Position(input.activity_id)
         again = position in self._scheduled
         self._scheduled.add(position)
         return ActionHeader(
             this_run(),
-            ITS_ID if around.calls_tools else position,
-            around.approved or ("" if around.calls_tools else _digest(input, around)),
+            requested_digest=around.approved or "",
             again=again,
             attempt_seconds=around.limits.attempt_seconds,
             node_seconds=around.limits.node_seconds,
@@ -209,23 +195,6 @@ class _Outbound(WorkflowOutboundInterceptor):
             inputs=around.inputs,
             approved=around.approved is not None,
         )
-
-    def continue_as_new(self, input: ContinueAsNewInput) -> Any:
-        if self._counters:
-            input.headers = {**input.headers, COUNTERS_HEADER: pack(self._counters).payload}
-        return super().continue_as_new(input)
-
-    def _position(self, input: StartActivityInput | StartLocalActivityInput) -> Position:
-        if input.activity_id:
-            return Position(input.activity_id)
-        number = self._counters[input.activity]
-        self._counters[input.activity] += 1
-        return Position(f"{input.activity}#{number}")
-
-
-def _digest(input: StartActivityInput | StartLocalActivityInput, around: Surroundings) -> str:
-    payloads = workflow.payload_converter().to_payloads(input.args)
-    return requested_digest(payloads, around.inputs)
 
 
 def _is_our_call(input: StartActivityInput | StartLocalActivityInput, around: Surroundings) -> bool:

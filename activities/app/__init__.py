@@ -6,7 +6,7 @@ from .never_happened import NEVER_HAPPENED, NeverHappened
 from .plan import Plan, Step, result_of, step
 from .state import Reducer, State
 from .tool import Tool
-from .tool_context import ToolContext, UndoneAction
+from .tool_context import ToolContext, UndoneAction, current
 from .tool_decorator import tool
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Tool",
     "ToolContext",
     "UndoneAction",
+    "current",
     "result_of",
     "step",
     "tool",

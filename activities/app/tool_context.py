@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import NoCurrentCall
 from ...identity import ActionKey, Position, RunKey
 from .interrupt import AttemptQuestions, ask_question
 
@@ -76,6 +77,20 @@ class ToolContext:
 
 current_call: ContextVar[ToolContext] = ContextVar("commitline_call")
 """The guarded call that the running code belongs to."""
+
+
+def current() -> ToolContext:
+    """Return what a tool or a guarded activity may know of the call that it carries out.
+
+    Works in coroutines, in the threads of plain functions, and in whatever they call.
+
+    Raises:
+        NoCurrentCall: The running code is not inside a guarded call.
+    """
+    call = current_call.get(None)
+    if call is None:
+        raise NoCurrentCall("commitline.current() is called outside of a guarded call")
+    return call
 
 
 def note_work_beside_question() -> None:

@@ -1,8 +1,8 @@
 """Where a guarded call comes from: a header, made in the workflow, read by the guard.
 
 The digest is of the arguments as the *plan* had them, before a worker with newer code decodes them
-and fills in newer defaults. A tool gets them as they travel, so its guard makes the digest; that of
-any other activity is made in the workflow.
+and fills in newer defaults. A tool gets them as they travel, so its guard makes the digest. That
+of a call of another framework is made in the workflow (`integrations`).
 """
 
 from __future__ import annotations

@@ -20,5 +20,5 @@ Read it in this order:
     heartbeat, retry, metrics
 
 What differs between an agent's tool and anybody's activity is behind the `protocols`, which
-`guarded_tool` and `guarded_activity` implement.
+`guarded_tool` implements, and `integrations.ruled_call` for other frameworks.
 """

@@ -233,4 +233,5 @@ def _attempt(call: GuardedCall) -> Attempt:
         scheduled_at=info.scheduled_time,
         repeats=call.repeats,
         unordered=info.is_local,
+        unrecorded_before=call.adopted,
     )

@@ -24,11 +24,14 @@ class GuardedCall:
     Args:
         guarded: The activity type.
         header: Which call of which run it is.
+        adopted: It was scheduled by a worker without the guard, so an earlier attempt may have
+            called without a row.
     """
 
-    def __init__(self, guarded: Guarded, header: ActionHeader) -> None:
+    def __init__(self, guarded: Guarded, header: ActionHeader, *, adopted: bool = False) -> None:
         self.guarded = guarded
         self.header = header
+        self.adopted = adopted
         self.limits = guarded.limits(header)
         """How long this attempt may take."""
         self.tries = header.tries or guarded.tries

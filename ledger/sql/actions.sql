@@ -41,3 +41,9 @@ on conflict (key) do update set value = excluded.value;
 
 -- get_value: a read's large result.
 select value from agent_values where key = %(key)s;
+
+-- keep_completion: keep a model's completion by its position; the first one stands, and comes back.
+insert into agent_values (key, thread_id, value)
+values (%(key)s, %(run_key)s, %(value)s::json)
+on conflict (key) do update set value = agent_values.value
+returning value;

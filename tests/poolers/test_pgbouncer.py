@@ -27,7 +27,7 @@ pytestmark = pytest.mark.pgbouncer
 
 RUN = RunKey("support-4821/e1")
 CLIENTS = 2 * SESSIONS
-UNUSUAL: dict[str, LiteralString] = {
+UNUSUAL: dict[LiteralString, LiteralString] = {
     "default_transaction_isolation": "serializable",
     "synchronous_commit": "off",
     "datestyle": "'German, DMY'",

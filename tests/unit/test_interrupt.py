@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from temporalio import activity
 
 from commitline import Effect, ToolContext, tool
 from commitline.activities.app.interrupt import AttemptQuestions, Interrupted, is_interrupt
-from commitline.activities.guard.guarded_activity import GuardedActivity
 from commitline.errors import CannotInterrupt, UnrepresentableValue
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import Question
@@ -90,13 +88,8 @@ async def test_nobody_is_asked_outside_a_run() -> None:
         """Ask."""
         return await ctx.interrupt("What?")
 
-    @activity.defn
-    async def charge() -> None:
-        """Be an activity of another workflow."""
-
     with pytest.raises(CannotInterrupt, match="nobody can be asked here"):
         await asks.fn(context())
-    assert GuardedActivity(charge, effect=Effect.IDEMPOTENT).questions is None
 
 
 def test_a_plain_function_is_told_that_it_cannot_ask() -> None:

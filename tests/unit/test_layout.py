@@ -43,7 +43,7 @@ FLOORS = (
     ("activities.guard",),
     ("activities.runs",),
     ("workflows",),
-    ("handles",),
+    ("handles", "integrations"),
     ("client", "worker"),
     ("operating",),
     ("examples",),

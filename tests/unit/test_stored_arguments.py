@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 from temporalio import activity
-from temporalio.testing import ActivityEnvironment
+from temporalio.converter import PayloadConverter
 
 from commitline import Effect, ToolContext, tool
 from commitline.activities.app.tool_failure import FailureKind, ToolFailure
-from commitline.activities.guard.guarded_activity import GuardedActivity
 from commitline.activities.runner.isolated_call import IsolatedCall
 from commitline.activities.runner.isolated_child import _ended
-from commitline.canonical import dumps
 from commitline.errors import ArgumentsChanged
 from commitline.identity import ActionKey, Position, RunKey
+from commitline.integrations.own_activities import OwnCall
 
 CONTEXT = ToolContext("key", ActionKey("r/1:0.0"), RunKey("r/1"), Position("0.0"), "t", False)
 
@@ -39,8 +38,8 @@ def lend(cents: int, currency: str = "EUR") -> str:
 
 
 def bound(function: Callable[..., Any], stored: list[Any]) -> Any:
-    guarded = GuardedActivity(function, effect=Effect.AT_MOST_ONCE)
-    return ActivityEnvironment().run(guarded.stored_args, dumps(stored))
+    call = OwnCall("lend", [], function, PayloadConverter.default)
+    return call.args_with(stored)
 
 
 def test_an_activity_gets_its_stored_arguments() -> None:

@@ -21,16 +21,15 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
-from temporalio.worker import Interceptor, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from commitline.activities.app.tool_context import current_call
-from commitline.activities.guard.guarded_activity import GuardedActivity
-from commitline.activities.guard.interceptor import GuardInterceptor
 from commitline.errors import ConfigurationError, DefinitionError, ToolRefused
 from commitline.identity import RunKey
+from commitline.integrations import LedgerPlugin, effect
+from commitline.integrations.rules import Rules
 from commitline.ledger import Action, ActionLedger, Effect, ledger_pool
 from commitline.tests.builders import action_request, attempt, open_run
-from commitline.workflows import ActionHeaders
 
 from .bench import Bench, eventually, fresh_id
 
@@ -135,24 +134,23 @@ def relent() -> str:
     return "I was cancelled, sorry"
 
 
-GUARDED = [
-    GuardedActivity(
-        charge,
-        effect=Effect.IDEMPOTENT,
+EFFECTS = {
+    "charge": effect(
+        Effect.IDEMPOTENT,
         idempotency_key="order-{order_id}-charge",
         key_ttl=timedelta(hours=24),
     ),
-    GuardedActivity(ship, effect=Effect.AT_MOST_ONCE),
-    GuardedActivity(post_bytes, effect=Effect.AT_MOST_ONCE),
-    GuardedActivity(stamp, effect=Effect.IDEMPOTENT),
-    GuardedActivity(decline, effect=Effect.AT_MOST_ONCE),
-    GuardedActivity(capture, effect=Effect.IDEMPOTENT, idempotency_key="order-{order_id}-capture"),
-    GuardedActivity(break_down, effect=Effect.AT_MOST_ONCE),
-    GuardedActivity(odd, effect=Effect.AT_MOST_ONCE),
-    GuardedActivity(look, effect=Effect.READ),
-    GuardedActivity(regret, effect=Effect.AT_MOST_ONCE),
-    GuardedActivity(relent, effect=Effect.AT_MOST_ONCE),
-]
+    "ship": effect(Effect.AT_MOST_ONCE),
+    "post": effect(Effect.AT_MOST_ONCE),
+    "stamp": effect(Effect.IDEMPOTENT),
+    "decline": effect(Effect.AT_MOST_ONCE),
+    "capture": effect(Effect.IDEMPOTENT, idempotency_key="order-{order_id}-capture"),
+    "break_down": effect(Effect.AT_MOST_ONCE),
+    "odd": effect(Effect.AT_MOST_ONCE),
+    "look": effect(Effect.READ),
+    "regret": effect(Effect.AT_MOST_ONCE),
+    "relent": effect(Effect.AT_MOST_ONCE),
+}
 FUNCTIONS: list[Callable[..., Any]] = [
     charge,
     ship,
@@ -247,25 +245,25 @@ async def plain(bench: Bench, request: pytest.FixtureRequest) -> Bench:
 
 
 @asynccontextmanager
-async def serving(bench: Bench, *, headers: bool = True) -> AsyncIterator[ActionLedger]:
-    """Run a worker as somebody else would write it, with the guard added."""
-    guarded = {found.name: found for found in GUARDED}
+async def serving(bench: Bench, *, guarded: bool = True) -> AsyncIterator[ActionLedger]:
+    """Run a worker as somebody else would write it, with the plugin added."""
+    plugin = LedgerPlugin(bench.settings.database_url, effects=EFFECTS)
+    client = await Client.connect(
+        bench.temporal.service_client.config.target_host,
+        data_converter=bench.temporal.data_converter,
+        plugins=[plugin] if guarded else [],
+    )
     async with ledger_pool(bench.settings.database_url, size=4) as pool:
-        ledger = ActionLedger(pool, statement_seconds=bench.settings.statement_seconds)
-        interceptors: list[Interceptor] = [GuardInterceptor(ledger, guarded)]
-        if headers:
-            interceptors.append(ActionHeaders(frozenset(guarded)))
         with ThreadPoolExecutor(4, thread_name_prefix="theirs") as threads:
             async with Worker(
-                bench.temporal,
+                client,
                 task_queue=bench.settings.task_queue,
                 workflows=[OneCall, TwoExecutions, Ship, Post],
                 activities=FUNCTIONS,
                 activity_executor=threads,
-                interceptors=interceptors,
                 workflow_runner=UnsandboxedWorkflowRunner(),
             ):
-                yield ledger
+                yield ActionLedger(pool, statement_seconds=bench.settings.statement_seconds)
 
 
 async def one_call(bench: Bench, name: str, *args: Any, id: str | None = None) -> Any:
@@ -310,7 +308,7 @@ async def test_a_call_is_recorded_and_read_back_when_the_workflow_is_reset(plain
     assert (actions[0].effect, actions[0].key_ttl) == ("idempotent", timedelta(hours=24))
 
 
-async def test_positions_go_on_over_a_continue_as_new_and_explicit_ids_are_positions(
+async def test_positions_are_counted_over_a_continue_as_new_whatever_the_activity_ids_are(
     plain: Bench,
 ) -> None:
     async with serving(plain) as ledger:
@@ -326,10 +324,10 @@ async def test_positions_go_on_over_a_continue_as_new_and_explicit_ids_are_posit
     assert [(a.position, a.domain_key) for a in actions] == [
         ("charge#0", "order-auto%2D0-charge"),
         ("charge#1", "order-auto%2D1-charge"),
-        ("round-0", "order-named%2D0-charge"),
-        ("charge#2", "order-auto%2D3-charge"),
-        ("charge#3", "order-auto%2D4-charge"),
-        ("round-1", "order-named%2D1-charge"),
+        ("charge#2", "order-named%2D0-charge"),
+        ("charge#3", "order-auto%2D3-charge"),
+        ("charge#4", "order-auto%2D4-charge"),
+        ("charge#5", "order-named%2D1-charge"),
     ]
     assert len({a.run_key for a in actions}) == 1
 
@@ -415,7 +413,7 @@ async def test_a_call_that_broke_down_is_unknown_and_not_made_again(plain: Bench
     assert (failure.type, failure.non_retryable) == ("OutcomeUnknown", True)
     assert actions[0].key in failure.message
     assert "RuntimeError: half way through" in failure.message
-    assert list(failure.details) == [actions[0].key]
+    assert failure.details[0] == actions[0].key
     assert CALLS["break_down"] == 1
     assert [a.state for a in actions] == ["unknown"]
 
@@ -508,42 +506,52 @@ async def test_a_plain_function_keeps_its_thread_and_its_worker_goes_on_beating(
     assert len({key for _, key, _ in SEEN}) == 2
 
 
-async def test_a_call_without_the_header_fails_and_calls_nothing(plain: Bench) -> None:
-    async with serving(plain, headers=False) as ledger:
-        failure = await failure_of(plain, "charge", "4821", 4900)
-        actions: Sequence[Action] = await ledger.list()
+async def test_a_call_that_was_scheduled_without_the_plugin_is_adopted(plain: Bench) -> None:
+    async def broken() -> bool:
+        return CALLS["break_down"] > 0
 
-    assert (failure.type, failure.non_retryable) == ("MissingActionHeader", True)
-    assert "[CL208]" in failure.message
-    assert (actions, CALLS["charge"]) == ([], 0)
+    async with serving(plain, guarded=False):
+        running = asyncio.create_task(failure_of(plain, "break_down"))
+        await eventually(broken)
+    # Its attempts ended, and nobody wrote a row.
+    called = CALLS["break_down"]
+    async with serving(plain) as ledger:
+        failure = await running
+        actions = await ledger.list()
+
+    assert failure.type == "OutcomeUnknown"
+    assert CALLS["break_down"] == called  # not sent again
+    (action,) = actions
+    assert (action.state, action.tool) == ("unknown", "break_down")
+    assert action.position.startswith("unsigned.")
 
 
-def test_definitions_that_cannot_work_are_refused() -> None:
-    async def undecorated() -> None: ...
-
+def test_rules_that_cannot_work_are_refused() -> None:
     @activity.defn
     async def collects(*items: str) -> None: ...
 
-    with pytest.raises(DefinitionError, match=r"use @activity\.defn"):
-        GuardedActivity(undecorated, effect=Effect.READ)
-    with pytest.raises(DefinitionError, match=r"\*args"):
-        GuardedActivity(collects, effect=Effect.READ)
-    with pytest.raises(DefinitionError, match="has no parameter order"):
-        GuardedActivity(charge, effect=Effect.IDEMPOTENT, idempotency_key="order-{order}")
-    with pytest.raises(DefinitionError, match="READ: it has no key"):
-        GuardedActivity(charge, effect=Effect.READ, idempotency_key="order-{order_id}")
+    with pytest.raises(DefinitionError, match="READ\\) has no key"):
+        effect(Effect.READ, idempotency_key="order-{order_id}")
     with pytest.raises(DefinitionError, match="key_ttl and is no IDEMPOTENT"):
-        GuardedActivity(charge, effect=Effect.AT_MOST_ONCE, key_ttl=timedelta(hours=1))
-    with pytest.raises(DefinitionError, match="key_ttl over ten years"):
-        GuardedActivity(charge, effect=Effect.IDEMPOTENT, key_ttl=timedelta.max)
-    with pytest.raises(DefinitionError, match="cannot say how it is looked up"):
-        GuardedActivity(charge, effect=Effect.LOOKUP)
+        effect(Effect.AT_MOST_ONCE, key_ttl=timedelta(hours=1))
+    with pytest.raises(DefinitionError, match="0 to ten years"):
+        effect(Effect.IDEMPOTENT, key_ttl=timedelta.max)
+    with pytest.raises(DefinitionError, match="can be looked up"):
+        effect(Effect.LOOKUP)
+    with pytest.raises(DefinitionError, match=r"\*args"):
+        Rules({}).add([effect(Effect.AT_MOST_ONCE)(collects)])
+    with pytest.raises(DefinitionError, match="has no parameter order"):
+        Rules({"charge": effect(Effect.IDEMPOTENT, idempotency_key="order-{order}")}).add([charge])
+    with pytest.raises(DefinitionError, match="the activities ship have no effect"):
+        Rules({}).add([ship])
+    with pytest.raises(DefinitionError, match="no activity 'shop'"):
+        Rules({"shop": effect(Effect.READ), "ship": effect(Effect.READ)}).add([ship])
 
 
 async def test_what_is_known_is_written_anew_where_its_row_is_lost_while_the_ledger_is_away(
-    bench: Bench,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hasty = replace(bench, settings=bench.settings.model_copy(update={"statement_seconds": 1}))
+    monkeypatch.setenv("COMMITLINE_STATEMENT_SECONDS", "1")
 
     async def waits() -> bool:
         return bool(
@@ -554,7 +562,7 @@ async def test_what_is_known_is_written_anew_where_its_row_is_lost_while_the_led
         )
 
     async with (
-        serving(hasty) as ledger,
+        serving(bench) as ledger,
         await AsyncConnection.connect(bench.settings.database_url) as other,
     ):
         calling = asyncio.create_task(one_call(bench, "stamp", "ada"))

@@ -1,0 +1,36 @@
+"""The ledger for agents that are written elsewhere: a plugin for the Temporal client.
+
+plugin                 `LedgerPlugin`, and how it comes into clients and workers
+effect_rule            `effect`: what repeating a call would do
+rules                  which activities of a worker carry calls, and how each is read
+family                 what must be known of one kind of activity; its kinds:
+own_activities         the user's own
+pydantic_ai            pydantic-ai's toolsets
+workflow_interceptor   position and digest of each call, what the agent is told
+activity_interceptor   the guard around each call; `adopted_call`: one without a header
+ruled_call             one call as the guard sees it
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .effect_rule import EffectRule, effect
+    from .mcp import MCPEffects, mcp_effects
+    from .plugin import LedgerPlugin
+
+__all__ = ["EffectRule", "LedgerPlugin", "MCPEffects", "effect", "mcp_effects"]
+
+_HOMES = {
+    "EffectRule": ".effect_rule",
+    "LedgerPlugin": ".plugin",
+    "MCPEffects": ".mcp",
+    "effect": ".effect_rule",
+    "mcp_effects": ".mcp",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name], __name__), name)

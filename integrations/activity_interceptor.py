@@ -1,0 +1,111 @@
+"""The activity's half of the plugin: puts the guard around each call of a foreign tool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from temporalio import activity
+from temporalio.common import RawValue
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+)
+
+from ..activities.contract.action_header import HEADER, ActionHeader
+from ..activities.contract.activity_failure import as_failure
+from ..activities.contract.encoding import unpack
+from ..activities.guard.attempt import attempt
+from ..activities.guard.guarded_call import GuardedCall
+from ..activities.guard.heartbeat import Heartbeats, beating
+from ..errors import EffectNotDeclared, LedgerError, PlanDivergence
+from ..ledger import ActionLedger, Effect
+from ..logs import Log
+from .adopted_call import header_of_adopted
+from .effect_rule import FOUR_EFFECTS
+from .family import ToolCall
+from .recorded_models import recorded_completion
+from .ruled_call import RuledCall
+from .rules import Rules
+
+log = Log()
+
+
+class GuardsActivities(ActivityInboundInterceptor):
+    """Guards the calls of one activity.
+
+    Args:
+        next: What runs the activity.
+        rules: Which activities carry calls of tools.
+        ledger: Returns the ledger, which is open while a worker runs.
+    """
+
+    def __init__(
+        self, next: ActivityInboundInterceptor, rules: Rules, ledger: Callable[[], ActionLedger]
+    ) -> None:
+        super().__init__(next)
+        self._rules = rules
+        self._ledger = ledger
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        """See base class."""
+        self._heartbeats = Heartbeats(outbound)
+        super().init(self._heartbeats)
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        """See base class."""
+        kind = activity.info().activity_type
+        if HEADER in input.headers and self._rules.requests_model(kind):
+            return await self._request_model(_header(input), input)
+        family = self._rules.family(kind)
+        if family is None:
+            return await super().execute_activity(input)
+        converter = activity.payload_converter()
+        call = family.tool_call(kind, input.args, converter)
+        if call.rule is not None and call.rule.effect == Effect.READ:
+            return await super().execute_activity(input)
+        arrived = family.arrived(call, input.args, input.fn, converter)
+        if call.rule is None:
+            return arrived.replies.refused(_unruled(call), "")
+
+        async def invoke(args: Sequence[Any]) -> Any:
+            run = super(GuardsActivities, self).execute_activity
+            return arrived.checked(await run(replace(input, args=args)))
+
+        guarded = RuledCall(call, call.rule, arrived, input.fn)
+        try:
+            guarded_call = await _guarded_call(guarded, input, call)
+            async with beating(self._heartbeats.again):
+                return await attempt(self._ledger(), guarded_call, invoke, input.args)
+        except PlanDivergence as err:
+            log.error("ledger.plan_diverged", tool=call.tool, reason=err.message)
+            raise as_failure(err) from err
+        except LedgerError as err:
+            raise as_failure(err) from err
+
+    async def _request_model(self, header: ActionHeader, input: ExecuteActivityInput) -> Any:
+        async def request() -> Any:
+            return await super(GuardsActivities, self).execute_activity(input)
+
+        try:
+            return await recorded_completion(self._ledger(), header, request)
+        except LedgerError as err:
+            raise as_failure(err) from err
+
+
+async def _guarded_call(
+    guarded: RuledCall, input: ExecuteActivityInput, call: ToolCall
+) -> GuardedCall:
+    if HEADER in input.headers:
+        return GuardedCall(guarded, _header(input))
+    return GuardedCall(guarded, await header_of_adopted(call), adopted=True)
+
+
+def _header(input: ExecuteActivityInput) -> ActionHeader:
+    return unpack(ActionHeader, RawValue(input.headers[HEADER]))
+
+
+def _unruled(call: ToolCall) -> EffectNotDeclared:
+    return EffectNotDeclared(f"{call.tool!r} has no effect, so nothing was called: {FOUR_EFFECTS}")

@@ -1,0 +1,39 @@
+"""A call that was scheduled before the plugin came: it has no header, and never will."""
+
+from __future__ import annotations
+
+from temporalio import activity
+from temporalio.service import RPCError
+
+from ..activities.contract.action_header import ActionHeader
+from ..errors import MissingActionHeader
+from ..identity import Position, run_key
+from .family import ToolCall
+from .requested_digest import requested_digest
+
+
+async def header_of_adopted(call: ToolCall) -> ActionHeader:
+    """Return the header of a call that came without one, under a position of its own.
+
+    An earlier attempt may have called without a row, so this attempt counts as a later one.
+
+    Raises:
+        MissingActionHeader: The server does not say which run it is; the call is tried again.
+    """
+    info = activity.info()
+    assert info.workflow_id is not None
+    assert info.workflow_run_id is not None
+    handle = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    try:
+        described = await handle.describe()
+    except RPCError as err:
+        raise MissingActionHeader(
+            f"{call.tool} was scheduled without the plugin, and the server does not say in which "
+            f"run ({err.message}); this attempt called nothing"
+        ) from err
+    first = described.raw_description.workflow_execution_info.first_run_id
+    return ActionHeader(
+        run_key(info.workflow_id, first or info.workflow_run_id),
+        Position(f"unsigned.{info.workflow_run_id}.{info.activity_id}"),
+        requested_digest(call),
+    )

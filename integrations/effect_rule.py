@@ -1,0 +1,151 @@
+"""`effect`: what repeating a call would do, for activities and tools of other frameworks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+from ..activities.app.tool_failure import Exceptions, exception_classes
+from ..activities.contract.deadlines import LONGEST
+from ..errors import DefinitionError
+from ..idempotency_key import KeyTemplate
+from ..ledger.action_records import Effect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FOUR_EFFECTS: Final = (
+    "declare READ (repeating it harms nobody), IDEMPOTENT (it takes our key) or AT_MOST_ONCE "
+    "(neither), with `@effect(...)` or `LedgerPlugin(effects={...})`"
+)
+"""What to do about a tool that has none."""
+_ATTRIBUTE: Final = "__commitline_effect__"
+"""Of a function that `effect` decorates."""
+_METADATA: Final = "commitline"
+"""The key of a rule in the metadata of a pydantic-ai tool."""
+
+
+@dataclass(frozen=True)
+class EffectRule:
+    """What repeating a call would do, and its business key. Made by `effect`."""
+
+    effect: Effect
+    idempotency_key: str | None = None
+    key_ttl: timedelta | None = None
+    refused_on: Exceptions = ()
+    retry_on: Exceptions | None = None
+    tries: int = 3
+
+    def __call__(self, function: F) -> F:
+        """Give the rule to a function, above or below ``@activity.defn``."""
+        setattr(function, _ATTRIBUTE, self)
+        return function
+
+    @cached_property
+    def template(self) -> KeyTemplate | None:
+        """The business key, parsed."""
+        return None if self.idempotency_key is None else KeyTemplate.parse(self.idempotency_key)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The rule as the ``metadata`` of a pydantic-ai tool, which travels with every call.
+
+        Raises:
+            DefinitionError: It names classes of exceptions, which do not travel.
+        """
+        if self.refused_on or self.retry_on is not None:
+            raise DefinitionError("refused_on and retry_on do not travel in a tool's metadata")
+        seconds = None if self.key_ttl is None else self.key_ttl.total_seconds()
+        return {
+            _METADATA: {
+                "effect": self.effect.value,
+                "idempotency_key": self.idempotency_key,
+                "key_ttl_seconds": seconds,
+                "tries": self.tries,
+            }
+        }
+
+
+def effect(
+    what: Effect,
+    *,
+    idempotency_key: str | None = None,
+    key_ttl: timedelta | None = None,
+    refused_on: Exceptions = (),
+    retry_on: Exceptions | None = None,
+    tries: int = 3,
+) -> EffectRule:
+    """Say what repeating a call would do.
+
+    Use the rule as a decorator of your own activity, in ``LedgerPlugin(effects={...})`` for code
+    that is not yours, and as ``metadata=effect(...).metadata`` for a tool of pydantic-ai.
+
+    Args:
+        what: A ``READ`` stays out of the ledger. ``LOOKUP`` needs a tool of Commitline's own.
+        idempotency_key: A key from the domain, over the names of the parameters:
+            ``"order-{order_id}-charge"``.
+        key_ttl: How long the downstream system remembers a key; None is for ever. For
+            ``IDEMPOTENT`` only.
+        refused_on: Exceptions that mean that nothing happened, for good.
+        retry_on: Exceptions that are worth another try with the same key; by default connection
+            errors, the time-outs of clients, 408, 409, 429 and 5xx.
+        tries: How often a call may fail by them, all attempts together.
+
+    Raises:
+        DefinitionError: It cannot work as declared.
+    """
+    rule = EffectRule(
+        what,
+        idempotency_key,
+        key_ttl,
+        exception_classes("effect", refused_on),
+        None if retry_on is None else exception_classes("effect", retry_on),
+        tries,
+    )
+    _check(rule)
+    return rule
+
+
+def rule_of(function: Callable[..., Any]) -> EffectRule | None:
+    """Return the rule that `effect` gave to a function; None if it has none."""
+    found = getattr(function, _ATTRIBUTE, None)
+    return found if isinstance(found, EffectRule) else None
+
+
+def rule_in(metadata: Mapping[str, Any] | None) -> EffectRule | None:
+    """Return the rule in the metadata of a tool; None if it has none.
+
+    Raises:
+        DefinitionError: What stands there is no rule.
+    """
+    found = (metadata or {}).get(_METADATA)
+    if found is None:
+        return None
+    try:
+        seconds = found.get("key_ttl_seconds")
+        return effect(
+            Effect(found["effect"]),
+            idempotency_key=found.get("idempotency_key"),
+            key_ttl=None if seconds is None else timedelta(seconds=seconds),
+            tries=found.get("tries", 3),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as err:
+        raise DefinitionError(f"the metadata {found!r} is no effect(...).metadata") from err
+
+
+def _check(rule: EffectRule) -> None:
+    what = f"effect(Effect.{rule.effect.name})"
+    if rule.effect == Effect.LOOKUP:
+        raise DefinitionError(f"{what}: only a tool of Commitline's own can be looked up")
+    if rule.effect == Effect.READ and (rule.idempotency_key or rule.key_ttl):
+        raise DefinitionError(f"{what} has no key")
+    if rule.key_ttl is not None:
+        if rule.effect != Effect.IDEMPOTENT:
+            raise DefinitionError(f"{what} has a key_ttl and is no IDEMPOTENT")
+        if not timedelta() < rule.key_ttl <= LONGEST:
+            raise DefinitionError(f"{what} has a key_ttl of {rule.key_ttl}: 0 to ten years")
+    if rule.tries < 1:
+        raise DefinitionError(f"{what} has no tries; one is the least")
+    rule.template  # noqa: B018 - parsed now, so that a wrong one is refused here

@@ -1,0 +1,121 @@
+"""`Family`: what must be known of one kind of foreign activity to guard the calls in it.
+
+A family reads a call, in the workflow and in the activity alike: which tool, and with which
+arguments. What else the payloads hold (ids of a framework, its run's context) changes with a reset
+and counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from temporalio.converter import PayloadConverter
+
+from ..activities.guard.protocols import Replies
+from ..canonical import Json
+from ..ledger.action_records import Outcome
+from .effect_rule import EffectRule
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One call of a tool, as the plan has it."""
+
+    activity_type: str
+    tool: str
+    arguments: Json
+    """What counts of the activity's arguments."""
+    rule: EffectRule | None
+    """What repeating it would do; None if nobody has said."""
+
+
+class Family(Protocol):
+    """One kind of foreign activity."""
+
+    def serves(self, activity_type: str) -> bool:
+        """Whether activities of this type carry calls of tools."""
+        ...
+
+    def knows(self, activity_type: str) -> bool:
+        """Whether it is an activity of the framework's own that needs no guard."""
+        ...
+
+    def tool_call(
+        self, activity_type: str, args: Sequence[Any], converter: PayloadConverter
+    ) -> ToolCall:
+        """Read the call, in the workflow or in the activity; equal in both.
+
+        Args:
+            activity_type: One that the family serves.
+            args: The activity's arguments.
+            converter: Of the payloads.
+        """
+        ...
+
+    def arrived(
+        self,
+        call: ToolCall,
+        args: Sequence[Any],
+        function: Callable[..., Any],
+        converter: PayloadConverter,
+    ) -> ArrivedCall:
+        """Return the call as its activity makes it.
+
+        Args:
+            call: As `tool_call` read it.
+            args: The activity's arguments.
+            function: The activity.
+            converter: Of the payloads.
+        """
+        ...
+
+
+class ArrivedCall(Protocol):
+    """A call in its activity."""
+
+    @property
+    def replies(self) -> Replies:
+        """What the workflow gets."""
+        ...
+
+    def effective(self) -> Json:
+        """Return the arguments with the function's defaults.
+
+        Raises:
+            InvalidArguments: The function cannot be called with them.
+        """
+        ...
+
+    def named(self, arguments: Json) -> Mapping[str, Json]:
+        """Return the arguments by the names that a business key may use."""
+        ...
+
+    def args_with(self, arguments: Json) -> Sequence[Any]:
+        """Return the activity's arguments, made of stored ones, and to the letter.
+
+        Raises:
+            ArgumentsChanged: The function cannot be called with exactly those any more.
+        """
+        ...
+
+    def checked(self, value: Any) -> Any:
+        """Return what the activity returned.
+
+        Raises:
+            ReportedFailure: The value says that the tool failed.
+        """
+        ...
+
+    def refuses(self, error: BaseException) -> bool:
+        """Whether an exception means that nothing happened, beside what the rule says."""
+        ...
+
+    def outcome(self, value: Any) -> Outcome:
+        """Return what is recorded of a value; never raises."""
+        ...
+
+
+class ReportedFailure(Exception):
+    """A framework returned that its tool failed. It may have happened all the same."""

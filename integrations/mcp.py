@@ -1,0 +1,167 @@
+"""MCP tools as ``temporalio-mcp`` schedules them: one activity type for each server.
+
+A tool's effect is what the application says; else, where the server's hints are trusted, what they
+say; else it is sent at most once. What has no result is told as an MCP result that is an error,
+which says what is known: frameworks take an exception for "please try again".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from temporalio.common import RawValue
+from temporalio.converter import PayloadConverter
+from temporalio.exceptions import ApplicationError
+
+from ..activities.app.tool_context import current
+from ..activities.contract.reply import Reply
+from ..activities.guard.protocols import Replies
+from ..canonical import Json, dumps
+from ..ledger import Outcome
+from ..ledger.action_records import Effect
+from .effect_rule import EffectRule, effect
+from .family import ToolCall
+from .stored_payload import kept_value, payload_of
+from .stored_result import outcome_of
+from .telling import ToldReplies, told
+
+_TYPE: Final = re.compile(r"temporalio\.mcp\.(?P<server>.+)\.(?P<operation>[a-z-]+)")
+_AT_MOST_ONCE: Final = effect(Effect.AT_MOST_ONCE)
+_BEFORE_ANY_TOOL: Final = (-32700, -32600, -32601)
+"""JSON-RPC errors that come before any tool runs: parse error, invalid request, no such method."""
+
+
+@dataclass(frozen=True)
+class MCPEffects:
+    """What the calls of one MCP server do. Made by `mcp_effects`."""
+
+    tools: Mapping[str, EffectRule] = field(default_factory=dict)
+    otherwise: EffectRule = _AT_MOST_ONCE
+    key_in_meta: str | None = None
+
+    def rule(self, tool: str) -> EffectRule:
+        """Return the rule of a tool."""
+        return self.tools.get(tool, self.otherwise)
+
+
+def mcp_effects(
+    *,
+    tools: Mapping[str, EffectRule] | None = None,
+    otherwise: EffectRule = _AT_MOST_ONCE,
+    key_in_meta: str | None = None,
+) -> MCPEffects:
+    """Say what repeating the calls of an MCP server would do.
+
+    Args:
+        tools: By the tool's name on the server.
+        otherwise: Of its other tools; by default they are sent at most once.
+        key_in_meta: The name under which the server takes an idempotency key in ``_meta``, such as
+            ``"com.example/idempotency-key"``; None where it takes none.
+    """
+    return MCPEffects(dict(tools or {}), otherwise, key_in_meta)
+
+
+class MCP:
+    """See `Family`.
+
+    Args:
+        servers: What the calls of each server do, by the server's name.
+    """
+
+    def __init__(self, servers: Mapping[str, MCPEffects]) -> None:
+        self._servers = servers
+
+    def serves(self, activity_type: str) -> bool:
+        """See `Family`."""
+        found = _TYPE.fullmatch(activity_type)
+        return found is not None and found["operation"] == "call-tool"
+
+    def knows(self, activity_type: str) -> bool:
+        """See `Family`: lists, prompts and resources."""
+        return _TYPE.fullmatch(activity_type) is not None and not self.serves(activity_type)
+
+    def tool_call(
+        self, activity_type: str, args: Sequence[Any], converter: PayloadConverter
+    ) -> ToolCall:
+        """See `Family`."""
+        found = _TYPE.fullmatch(activity_type)
+        assert found is not None, "as for `serves`"
+        request = kept_value(args[0], converter)
+        server, tool = found["server"], str(request["name"])
+        rule = self._effects(server).rule(tool)
+        return ToolCall(activity_type, f"{server}.{tool}", request["arguments"] or {}, rule)
+
+    def arrived(
+        self,
+        call: ToolCall,
+        args: Sequence[Any],
+        function: Callable[..., Any],
+        converter: PayloadConverter,
+    ) -> MCPCall:
+        """See `Family`."""
+        found = _TYPE.fullmatch(call.activity_type)
+        assert found is not None, "as for `serves`"
+        return MCPCall(call, args, converter, self._effects(found["server"]).key_in_meta)
+
+    def _effects(self, server: str) -> MCPEffects:
+        return self._servers.get(server, MCPEffects())
+
+
+class MCPResults(ToldReplies):
+    """Results of MCP tools."""
+
+    def tell(self, reply: Reply) -> RawValue:
+        """See `ToldReplies`."""
+        content = [{"type": "text", "text": dumps(told(reply))}]
+        return RawValue(payload_of({"content": content, "isError": True}))
+
+
+class MCPCall:
+    """See `ArrivedCall`."""
+
+    replies: Replies = MCPResults()
+
+    def __init__(
+        self,
+        call: ToolCall,
+        args: Sequence[Any],
+        converter: PayloadConverter,
+        key_in_meta: str | None,
+    ) -> None:
+        self._call = call
+        self._args = args
+        self._converter = converter
+        self._key_in_meta = key_in_meta
+
+    def effective(self) -> Json:
+        """See `ArrivedCall`: the server validates them."""
+        return self._call.arguments
+
+    def named(self, arguments: Json) -> Mapping[str, Json]:
+        """See `ArrivedCall`."""
+        return arguments if isinstance(arguments, dict) else {}
+
+    def args_with(self, arguments: Json) -> Sequence[Any]:
+        """See `ArrivedCall`."""
+        request = {**self._args[0], "arguments": arguments}
+        if self._key_in_meta is not None:
+            key = {self._key_in_meta: current().idempotency_key}
+            request["meta"] = {**(request.get("meta") or {}), **key}
+        return [request, *self._args[1:]]
+
+    def checked(self, value: Any) -> Any:
+        """See `ArrivedCall`: a result that is an error is an answer of the tool."""
+        return value
+
+    def refuses(self, error: BaseException) -> bool:
+        """See `ArrivedCall`: errors that come before any tool runs."""
+        if not isinstance(error, ApplicationError) or error.type != "MCPProtocolError":
+            return False
+        return bool(error.details) and error.details[0] in _BEFORE_ANY_TOOL
+
+    def outcome(self, value: Any) -> Outcome:
+        """See `ArrivedCall`."""
+        return outcome_of(self._call.tool, value, self._converter)

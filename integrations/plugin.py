@@ -1,0 +1,184 @@
+"""`LedgerPlugin`: the ledger for agents that other frameworks run on Temporal, by one line.
+
+    client = await Client.connect(address, plugins=[OpenAIAgentsPlugin(...), LedgerPlugin()])
+
+It goes last: then it sees the activities that other plugins add, and only the function is inside
+the guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+from temporalio.client import ClientConfig
+from temporalio.plugin import SimplePlugin
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    Interceptor,
+    WorkerConfig,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+    WorkflowRunner,
+)
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from ..config import Settings
+from ..errors import ConfigurationError
+from ..ledger import ActionLedger, check_schema, ledger_pool
+from .activity_interceptor import GuardsActivities
+from .effect_rule import EffectRule
+from .mcp import MCPEffects
+from .rules import Rules
+from .workflow_interceptor import FollowsCalls
+
+_PASSED_THROUGH: Final = ("commitline", "psycopg", "psycopg_pool", "structlog", "pydantic_core")
+"""Modules that the sandbox of workflows does not load anew: the plugin does no I/O there."""
+
+
+class LedgerPlugin(SimplePlugin):
+    """One effect for each call of a guarded tool, whatever happens to its workers.
+
+    Args:
+        database_url: Of the ledger; by default ``COMMITLINE_DATABASE_URL``.
+        effects: The rules of tools whose code is not yours, by the tool's name.
+        mcp: What the calls of MCP servers do, by the server's name; see `mcp_effects`.
+        record_models: Whether completions of models are recorded by their position, so that a
+            reset and a retry of the workflow read them back.
+        heartbeat: How soon a dead worker is noticed, for calls whose workflow sets no heartbeat.
+
+    Raises:
+        ConfigurationError: There is no database.
+    """
+
+    def __init__(
+        self,
+        database_url: str | None = None,
+        *,
+        effects: Mapping[str, EffectRule] | None = None,
+        mcp: Mapping[str, MCPEffects] | None = None,
+        record_models: bool = True,
+        heartbeat: timedelta = timedelta(seconds=3),
+    ) -> None:
+        self._settings = Settings.load()
+        self._database_url = database_url or self._settings.require_database()
+        self._rules = Rules(effects or {}, mcp)
+        self._opened = _OpenLedger(self._database_url, self._settings)
+        super().__init__(
+            "commitline.LedgerPlugin",
+            interceptors=[
+                _Interceptor(self._rules, self._opened, heartbeat, record_models=record_models)
+            ],
+            workflow_runner=_passing_through,
+            run_context=self._opened.while_running,
+        )
+
+    def configure_client(self, config: ClientConfig) -> ClientConfig:
+        """See base class.
+
+        Raises:
+            ConfigurationError: It is there twice, or not last.
+        """
+        plugins = list(config.get("plugins") or [])
+        mine = [at for at, one in enumerate(plugins) if isinstance(one, LedgerPlugin)]
+        if len(mine) > 1:
+            raise ConfigurationError("LedgerPlugin is there twice: name it once, as the last one")
+        if mine and mine[0] != len(plugins) - 1:
+            after = ", ".join(one.name() for one in plugins[mine[0] + 1 :])
+            raise ConfigurationError(f"LedgerPlugin is followed by {after}: name it last")
+        self._rules.told_by([one.name() for one in plugins])
+        return super().configure_client(config)
+
+    def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
+        """See base class.
+
+        Raises:
+            DefinitionError: An activity has no rule.
+        """
+        configured = super().configure_worker(config)
+        functions: Sequence[Callable[..., Any]] = configured.get("activities") or ()
+        self._rules.add(functions)
+        return configured
+
+
+class _Interceptor(Interceptor):
+    def __init__(
+        self, rules: Rules, opened: _OpenLedger, heartbeat: timedelta, *, record_models: bool
+    ) -> None:
+        self._rules = rules
+        self._record_models = record_models
+        self._opened = opened
+        self._heartbeat = heartbeat
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return GuardsActivities(next, self._rules, self._opened.ledger)
+
+    def workflow_interceptor_class(
+        self, input: WorkflowInterceptorClassInput
+    ) -> type[WorkflowInboundInterceptor]:
+        known, beat, records = self._rules, self._heartbeat, self._record_models
+
+        class Following(FollowsCalls):
+            rules = known
+            heartbeat = beat
+            records_models = records
+
+        return Following
+
+
+class _OpenLedger:
+    """The ledger's pool, open while a worker of the client runs.
+
+    One plugin serves every worker of its client, each of which enters `while_running`.
+    """
+
+    def __init__(self, database_url: str, settings: Settings) -> None:
+        self._database_url = database_url
+        self._settings = settings
+        self._running = 0
+        self._stack = AsyncExitStack()
+        self._ledger: ActionLedger | None = None
+
+    def ledger(self) -> ActionLedger:
+        assert self._ledger is not None, "an activity runs in a worker that runs"
+        return self._ledger
+
+    @asynccontextmanager
+    async def while_running(self) -> AsyncIterator[None]:
+        """Have it open; the last worker closes it.
+
+        Raises:
+            SchemaMismatch: The database needs `commitline migrate` first.
+        """
+        self._running += 1
+        try:
+            if self._ledger is None:
+                await self._open()
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._ledger = None
+                await self._stack.aclose()
+
+    async def _open(self) -> None:
+        settings = self._settings
+        await check_schema(self._database_url)
+        pool = await self._stack.enter_async_context(
+            ledger_pool(
+                self._database_url,
+                size=settings.pool_size,
+                prepared_statements=settings.prepared_statements,
+            )
+        )
+        self._ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
+
+
+def _passing_through(runner: WorkflowRunner | None) -> WorkflowRunner:
+    """Return the runner with our modules passed through its sandbox, if it has one."""
+    if isinstance(runner, SandboxedWorkflowRunner):
+        restrictions = runner.restrictions.with_passthrough_modules(*_PASSED_THROUGH)
+        return SandboxedWorkflowRunner(restrictions=restrictions, runner_class=runner.runner_class)
+    return runner or SandboxedWorkflowRunner()

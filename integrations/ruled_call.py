@@ -1,0 +1,94 @@
+"""`RuledCall`: one call of a foreign tool, as the guard sees it (`protocols.Guarded`)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import activity
+
+from ..activities.app.tool_failure import FailureKind, ToolFailure
+from ..activities.contract.action_header import ActionHeader
+from ..activities.contract.deadlines import CallLimits
+from ..activities.runner.clock import time_left
+from ..canonical import digest, dumps, parse
+from ..errors import DefinitionError
+from ..ledger import Action, ActionRequest, Effect, Outcome
+from .effect_rule import EffectRule
+from .family import ArrivedCall, ReportedFailure, ToolCall
+
+
+class RuledCall:
+    """One call, by its rule.
+
+    Deadlines are the workflow's own: Temporal's time-outs. There is no lookup, no shared state and
+    no question to a person, and a foreign workflow records no outcome later.
+
+    Args:
+        call: The call.
+        rule: What repeating it would do.
+        arrived: The same call, as its family makes it.
+        function: The activity.
+    """
+
+    lookup = None
+    state = None
+    questions = None
+    hand_over = None
+    runs_apart = False
+
+    def __init__(
+        self, call: ToolCall, rule: EffectRule, arrived: ArrivedCall, function: Callable[..., Any]
+    ) -> None:
+        self.name = call.tool
+        self.effect = rule.effect
+        self.tries = 1 if rule.effect == Effect.READ else rule.tries
+        self.ends_when_cancelled = inspect.iscoroutinefunction(function)  # a thread goes on
+        self.replies = arrived.replies
+        self._rule = rule
+        self._arrived = arrived
+
+    def limits(self, header: ActionHeader) -> CallLimits:
+        """See `Guarded`: the workflow's own."""
+        whole = activity.info().schedule_to_close_timeout
+        return time_left(CallLimits(None, whole.total_seconds() if whole else None))
+
+    def failure(self, error: BaseException) -> ToolFailure:
+        """See `Guarded`."""
+        if isinstance(error, ReportedFailure):
+            return ToolFailure(FailureKind.OTHER, "ToolFailed", str(error))
+        rule = self._rule
+        refused_on = rule.refused_on
+        if self._arrived.refuses(error):
+            refused_on = (*refused_on, type(error))
+        return ToolFailure.of(error, refused_on=refused_on, retry_on=rule.retry_on)
+
+    def request(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
+        """See `Guarded`."""
+        rule, arguments = self._rule, self._arrived.effective()
+        template, named = rule.template, self._arrived.named(arguments)
+        return ActionRequest(
+            run_key=header.run_key,
+            position=header.position,
+            tool=self.name,
+            args=dumps(arguments),
+            effect=rule.effect,
+            requested_digest=header.requested_digest,
+            effective_digest=digest(arguments),
+            domain_key=None if template is None else template.render(named),
+            key_ttl=rule.key_ttl,
+            thread_id=header.thread_id or header.run_key,
+        )
+
+    def undo_args(self, undone: Action) -> str:
+        """See `Guarded`: only tools undo."""
+        raise DefinitionError(f"{self.name!r} undoes nothing, so not {undone.key}")
+
+    def stored_args(self, request_args: str) -> Sequence[Any]:
+        """See `Guarded`."""
+        return self._arrived.args_with(parse(request_args))
+
+    def encode(self, value: Any) -> Outcome:
+        """See `Guarded`."""
+        return self._arrived.outcome(value)

@@ -1,0 +1,66 @@
+"""A worker with an MCP server's tools in a workflow of `temporalio-mcp`; run it as a module."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    import mcp
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver import Context
+    from temporalio.mcp import MCPPlugin, TemporalMCPClient
+
+    from commitline import Effect
+    from commitline.integrations import LedgerPlugin, effect, mcp_effects
+    from commitline.tests.frameworks.apps import shop
+
+KEY = "com.example/idempotency-key"
+bank = MCPServer("bank")
+
+
+@bank.tool()
+async def charge_card(order_id: str, cents: int, ctx: Context[Any]) -> str:
+    """Charge an order."""
+    meta: dict[str, Any] = dict(ctx.request_context.meta or {})
+    return shop.charge(order_id, cents, key=meta.get(KEY))
+
+
+@bank.tool()
+async def send_mail(to: str) -> str:
+    """Send a mail."""
+    return shop.mail(to, key=None)
+
+
+@workflow.defn
+class Clerk:
+    """Charges, mails, and says what it was told of both."""
+
+    @workflow.run
+    async def run(self, prompt: str) -> str:
+        """Answer a prompt."""
+        client = TemporalMCPClient(
+            "bank", activity_config={"heartbeat_timeout": timedelta(seconds=1)}
+        )
+        results = [
+            await client.call_tool("charge_card", {"order_id": "4821", "cents": 4900}),
+            await client.call_tool("send_mail", {"to": "ada@example.com"}),
+        ]
+        return " | ".join(str(getattr(result.content[0], "text", "")) for result in results)
+
+
+async def main() -> None:
+    """Serve until the process is killed."""
+    plugins: list[Any] = [MCPPlugin({"bank": lambda: mcp.Client(bank)})]
+    if shop.GUARDED:
+        charge = effect(Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
+        rules = mcp_effects(tools={"charge_card": charge}, key_in_meta=KEY)
+        plugins.append(LedgerPlugin(mcp={"bank": rules}))
+    await shop.serve(Clerk, client=plugins)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

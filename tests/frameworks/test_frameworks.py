@@ -1,0 +1,184 @@
+"""Agents of other frameworks, killed by SIGKILL after an effect: with the plugin it counts once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client, WorkflowHandle
+
+from commitline.ledger import ActionLedger, ledger_pool
+from commitline.testing.processes import ProviderProcess
+
+APPS = "commitline.tests.frameworks.apps"
+
+
+@dataclass
+class Stage:
+    """One framework's agent in a world of its own."""
+
+    app: str
+    client: Client
+    database_url: str
+    folder: Path
+    provider: ProviderProcess
+    queue: str
+    guarded: bool
+
+    @contextmanager
+    def worker(self, **more: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a worker process while the body runs."""
+        environment = {
+            **os.environ,
+            "TEMPORAL_ADDRESS": self.client.service_client.config.target_host,
+            "COMMITLINE_DATABASE_URL": self.database_url,
+            "SHOP_PROVIDER_URL": self.provider.url,
+            "CRASH_FOLDER": str(self.folder),
+            "TASK_QUEUE": self.queue,
+            "GUARDED": "1" if self.guarded else "0",
+            **more,
+        }
+        with (self.folder / "workers.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"{APPS}.{self.app}"],
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    async def start(self) -> WorkflowHandle[Any, Any]:
+        """Start the agent."""
+        return await self.client.start_workflow(
+            "Clerk", "charge and mail", id=f"clerk-{uuid.uuid4()}", task_queue=self.queue
+        )
+
+    async def reset(self, id: str) -> None:
+        """Have everything decided anew, as `temporal workflow reset` does."""
+        history = await self.client.get_workflow_handle(id).fetch_history()
+        completed = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+        first = next(one.event_id for one in history.events if one.event_type == completed)
+        await self.client.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace=self.client.namespace,
+                workflow_execution=WorkflowExecution(workflow_id=id),
+                reason="a test",
+                request_id=str(uuid.uuid4()),
+                workflow_task_finish_event_id=first,
+            )
+        )
+
+    def model_calls(self) -> int:
+        """How often the model was asked."""
+        counted = self.folder / "model_calls"
+        return len(counted.read_text()) if counted.exists() else 0
+
+    async def play(self, *deaths: str) -> str:
+        """Run the agent. Its workers die after the effects of these tools; the last one goes on."""
+        handle = await self.start()
+        for tool in deaths:
+            with self.worker(DIE_AFTER=tool) as worker:
+                died = await asyncio.to_thread(worker.wait, 240)
+                assert died == -signal.SIGKILL, self.log()
+        with self.worker():
+            return str(await asyncio.wait_for(handle.result(), 240))
+
+    async def replay(self, history: str) -> None:
+        """Replay a history."""
+        kept = self.folder / "history.json"
+        kept.write_text(history, encoding="utf-8")
+        with self.worker(REPLAY=str(kept)) as replaying:
+            status = await asyncio.to_thread(replaying.wait, 240)
+        assert status == 0, self.log()
+
+    def log(self) -> str:
+        """Return the end of what the workers said."""
+        return (self.folder / "workers.log").read_text(encoding="utf-8")[-4000:]
+
+    async def tools(self) -> list[tuple[str, str]]:
+        """Return the tools and states of the ledger's rows, in the order of the calls."""
+        async with ledger_pool(self.database_url, size=1) as pool:
+            actions = await ActionLedger(pool, statement_seconds=10).list()
+        return sorted((one.tool.rpartition(".")[2], one.state) for one in actions)
+
+
+@pytest.fixture(params=["openai_shop", "pydantic_shop", "mcp_shop"])
+def app(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def stage(app: str, temporal_client: Client, database_url: str, tmp_path: Path) -> Iterator[Stage]:
+    with ProviderProcess() as provider:
+        queue = f"frameworks-{uuid.uuid4()}"
+        yield Stage(app, temporal_client, database_url, tmp_path, provider, queue, guarded=True)
+
+
+async def test_a_killed_worker_charges_once_and_what_may_be_mailed_is_told_as_unknown(
+    stage: Stage,
+) -> None:
+    told = await stage.play("charge_card", "send_mail")
+
+    assert stage.provider.stats()["effects"] == {"charge:4821": 1, "mail:ada@example.com": 1}
+    assert stage.provider.requests("charge") == 2
+    charge, mail = told.split(" | ")
+    assert "unknown" not in charge
+    assert json.loads(mail)["status"] == "unknown"
+    assert await stage.tools() == [("charge_card", "ok"), ("send_mail", "unknown")]
+
+
+@pytest.mark.slow
+async def test_without_the_plugin_a_killed_worker_charges_and_mails_twice(stage: Stage) -> None:
+    stage.guarded = False
+
+    await stage.play("charge_card", "send_mail")
+
+    assert stage.provider.stats()["effects"] == {"charge:4821": 2, "mail:ada@example.com": 2}
+
+
+@pytest.mark.slow
+async def test_a_reset_charges_nothing_again_and_asks_no_model_again(stage: Stage) -> None:
+    handle = await stage.start()
+    with stage.worker():
+        told = await asyncio.wait_for(handle.result(), 240)
+        asked = stage.model_calls()
+        await stage.reset(handle.id)
+        again = await asyncio.wait_for(stage.client.get_workflow_handle(handle.id).result(), 240)
+
+    assert again == told
+    assert stage.model_calls() == asked == (0 if stage.app == "mcp_shop" else 3)
+    assert stage.provider.requests("charge") == stage.provider.requests("mail") == 1
+    assert await stage.tools() == [("charge_card", "ok"), ("send_mail", "ok")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_history_replays_with_the_plugin_and_without_it(
+    stage: Stage, guarded: bool
+) -> None:
+    stage.guarded = guarded
+    handle = await stage.start()
+    with stage.worker():
+        await asyncio.wait_for(handle.result(), 240)
+    history = (await handle.fetch_history()).to_json()
+
+    stage.guarded = not guarded
+    await stage.replay(history)
