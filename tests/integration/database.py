@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, LiteralString
 
 import psycopg
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.sql import SQL, Identifier
 
 from commitline.ledger.pool import Pool
@@ -84,7 +84,7 @@ class Backup:
     """A copy of a database, which can be put back in its place; each cuts all connections."""
 
     def __init__(self, url: str) -> None:
-        self._name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+        self._name = conninfo_to_dict(url)["dbname"]
         self._copy = f"{self._name}_copy"
         self._server = make_conninfo(url, dbname="postgres")
         with psycopg.connect(self._server, autocommit=True) as server:

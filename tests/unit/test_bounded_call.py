@@ -116,10 +116,9 @@ async def test_a_runner_that_closes_lets_tools_clean_up_and_asyncio_complains_of
     with ToolRunner() as runner:
         calls = [asyncio.ensure_future(runner.run_async("act", one)) for one in (cleans, hangs)]
         assert await asyncio.to_thread(began.wait, LONG)
-    for call in calls:
-        call.cancel()
+    assert [call.cancel() for call in calls] == [True, True]
     await asyncio.wait(calls)
-    del runner, calls, call
+    del runner, calls
     gc.collect()
 
     assert cleaned == [0, 1, 2]
