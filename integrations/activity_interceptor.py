@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from temporalio import activity
 from temporalio.common import RawValue
@@ -20,17 +20,26 @@ from ..activities.contract.encoding import unpack
 from ..activities.guard.attempt import attempt
 from ..activities.guard.guarded_call import GuardedCall
 from ..activities.guard.heartbeat import Heartbeats, beating
-from ..errors import EffectNotDeclared, LedgerError, PlanDivergence
+from ..errors import (
+    CommitlineError,
+    EffectNotDeclared,
+    LedgerError,
+    MissingActionHeader,
+    PlanDivergence,
+)
+from ..identity import action_key
 from ..ledger import ActionLedger, Effect
 from ..logs import Log
 from .adopted_call import header_of_adopted
-from .effect_rule import FOUR_EFFECTS
+from .effect_rule import FOUR_EFFECTS, EffectRule
 from .family import ToolCall
 from .recorded_models import recorded_completion
 from .ruled_call import RuledCall
 from .rules import Rules
 
 log = Log()
+
+_SENT_ONCE: Final = EffectRule(Effect.AT_MOST_ONCE)
 
 
 class GuardsActivities(ActivityInboundInterceptor):
@@ -64,33 +73,48 @@ class GuardsActivities(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         converter = activity.payload_converter()
         call = family.tool_call(kind, input.args, converter)
-        if call.rule is not None and call.rule.effect == Effect.READ:
+        if _is_read(call) and HEADER not in input.headers:
             return await super().execute_activity(input)
         arrived = family.arrived(call, input.args, input.fn, converter)
-        if call.rule is None:
-            return arrived.replies.refused(_unruled(call), "")
 
         async def invoke(args: Sequence[Any]) -> Any:
             run = super(GuardsActivities, self).execute_activity
             return arrived.checked(await run(replace(input, args=args)))
 
-        guarded = RuledCall(call, call.rule, arrived, input.fn)
         try:
+            rule = call.rule or await self._begun_by(call, input)
+            if rule is None:
+                return arrived.replies.refused(_unruled(call), "")
+            guarded = RuledCall(call, rule, arrived)
             guarded_call = await _guarded_call(guarded, input, call)
             async with beating(self._heartbeats.again):
                 return await attempt(self._ledger(), guarded_call, invoke, input.args)
         except PlanDivergence as err:
             log.error("ledger.plan_diverged", tool=call.tool, reason=err.message)
             raise as_failure(err) from err
-        except LedgerError as err:
+        except MissingActionHeader as err:
+            raise as_failure(err, final=False) from err
+        except CommitlineError as err:
             raise as_failure(err) from err
+
+    async def _begun_by(self, call: ToolCall, input: ExecuteActivityInput) -> EffectRule | None:
+        """Return by which rule a call goes on whose tool has none any more; None: it never began.
+
+        An earlier attempt of a worker without the plugin may have called, too.
+        """
+        if HEADER not in input.headers:
+            return None if activity.info().attempt == 1 else _SENT_ONCE
+        header = _header(input)
+        found = await self._ledger().get(action_key(header.run_key, header.position))
+        return None if found is None else EffectRule(found.effect)
 
     async def _request_model(self, header: ActionHeader, input: ExecuteActivityInput) -> Any:
         async def request() -> Any:
             return await super(GuardsActivities, self).execute_activity(input)
 
         try:
-            return await recorded_completion(self._ledger(), header, request)
+            async with beating(self._heartbeats.again):
+                return await recorded_completion(self._ledger(), header, request)
         except LedgerError as err:
             raise as_failure(err) from err
 
@@ -105,6 +129,10 @@ async def _guarded_call(
 
 def _header(input: ExecuteActivityInput) -> ActionHeader:
     return unpack(ActionHeader, RawValue(input.headers[HEADER]))
+
+
+def _is_read(call: ToolCall) -> bool:
+    return call.rule is not None and call.rule.effect == Effect.READ
 
 
 def _unruled(call: ToolCall) -> EffectNotDeclared:

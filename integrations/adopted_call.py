@@ -6,7 +6,7 @@ from temporalio import activity
 from temporalio.service import RPCError
 
 from ..activities.contract.action_header import ActionHeader
-from ..errors import MissingActionHeader
+from ..errors import DefinitionError, MissingActionHeader
 from ..identity import Position, run_key
 from .family import ToolCall
 from .requested_digest import requested_digest
@@ -18,11 +18,12 @@ async def header_of_adopted(call: ToolCall) -> ActionHeader:
     An earlier attempt may have called without a row, so this attempt counts as a later one.
 
     Raises:
-        MissingActionHeader: The server does not say which run it is; the call is tried again.
+        MissingActionHeader: The server does not say which run it is; worth another try.
+        DefinitionError: No workflow has started it.
     """
     info = activity.info()
-    assert info.workflow_id is not None
-    assert info.workflow_run_id is not None
+    if info.workflow_id is None or info.workflow_run_id is None:
+        raise DefinitionError(f"{call.tool} has an effect, and is started without a workflow")
     handle = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
     try:
         described = await handle.describe()
@@ -34,6 +35,10 @@ async def header_of_adopted(call: ToolCall) -> ActionHeader:
     first = described.raw_description.workflow_execution_info.first_run_id
     return ActionHeader(
         run_key(info.workflow_id, first or info.workflow_run_id),
-        Position(f"unsigned.{info.workflow_run_id}.{info.activity_id}"),
+        # One activity id may serve for several calls, one after the other.
+        Position(
+            f"unsigned.{info.workflow_run_id}.{info.activity_id}"
+            f"#{info.scheduled_time.timestamp():.6f}"
+        ),
         requested_digest(call),
     )

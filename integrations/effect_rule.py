@@ -131,7 +131,7 @@ def rule_in(metadata: Mapping[str, Any] | None) -> EffectRule | None:
             key_ttl=None if seconds is None else timedelta(seconds=seconds),
             tries=found.get("tries", 3),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as err:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as err:
         raise DefinitionError(f"the metadata {found!r} is no effect(...).metadata") from err
 
 

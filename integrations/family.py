@@ -80,6 +80,11 @@ class ArrivedCall(Protocol):
         """What the workflow gets."""
         ...
 
+    @property
+    def ends_when_cancelled(self) -> bool:
+        """Whether nothing goes on after a cancelled call has ended (a thread or a server may)."""
+        ...
+
     def effective(self) -> Json:
         """Return the arguments with the function's defaults.
 
@@ -105,6 +110,7 @@ class ArrivedCall(Protocol):
 
         Raises:
             ReportedFailure: The value says that the tool failed.
+            ReportedRefusal: The value says that nothing happened.
         """
         ...
 
@@ -119,3 +125,16 @@ class ArrivedCall(Protocol):
 
 class ReportedFailure(Exception):
     """A framework returned that its tool failed. It may have happened all the same."""
+
+
+class ReportedRefusal(Exception):
+    """A framework returned that its tool refused the call: nothing happened.
+
+    Args:
+        kind: The error's type, as it is recorded.
+        message: Its text.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind

@@ -1,8 +1,8 @@
 """MCP tools as ``temporalio-mcp`` schedules them: one activity type for each server.
 
-A tool's effect is what the application says; else, where the server's hints are trusted, what they
-say; else it is sent at most once. What has no result is told as an MCP result that is an error,
-which says what is known: frameworks take an exception for "please try again".
+A tool's effect is what the application says; else it is sent at most once. What has no result is
+told as an MCP result that is an error, which says what is known: frameworks take an exception for
+"please try again".
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from ..canonical import Json, dumps
 from ..ledger import Outcome
 from ..ledger.action_records import Effect
 from .effect_rule import EffectRule, effect
-from .family import ToolCall
-from .stored_payload import kept_value, payload_of
+from .family import ReportedFailure, ReportedRefusal, ToolCall
+from .stored_payload import arguments_of, kept_value, payload_of
 from .stored_result import outcome_of
 from .telling import ToldReplies, told
 
 _TYPE: Final = re.compile(r"temporalio\.mcp\.(?P<server>.+)\.(?P<operation>[a-z-]+)")
+_FACTORY: Final = "$factory_argument"
+"""The key under which stored arguments have what chose the server's client."""
 _AT_MOST_ONCE: Final = effect(Effect.AT_MOST_ONCE)
 _BEFORE_ANY_TOOL: Final = (-32700, -32600, -32601)
 """JSON-RPC errors that come before any tool runs: parse error, invalid request, no such method."""
@@ -41,6 +43,7 @@ class MCPEffects:
     tools: Mapping[str, EffectRule] = field(default_factory=dict)
     otherwise: EffectRule = _AT_MOST_ONCE
     key_in_meta: str | None = None
+    errors_refuse: bool = False
 
     def rule(self, tool: str) -> EffectRule:
         """Return the rule of a tool."""
@@ -52,6 +55,7 @@ def mcp_effects(
     tools: Mapping[str, EffectRule] | None = None,
     otherwise: EffectRule = _AT_MOST_ONCE,
     key_in_meta: str | None = None,
+    errors_refuse: bool = False,
 ) -> MCPEffects:
     """Say what repeating the calls of an MCP server would do.
 
@@ -60,8 +64,10 @@ def mcp_effects(
         otherwise: Of its other tools; by default they are sent at most once.
         key_in_meta: The name under which the server takes an idempotency key in ``_meta``, such as
             ``"com.example/idempotency-key"``; None where it takes none.
+        errors_refuse: A result with ``isError`` means that nothing happened. By default it may
+            have happened: the call is unknown.
     """
-    return MCPEffects(dict(tools or {}), otherwise, key_in_meta)
+    return MCPEffects(dict(tools or {}), otherwise, key_in_meta, errors_refuse)
 
 
 class MCP:
@@ -89,10 +95,16 @@ class MCP:
         """See `Family`."""
         found = _TYPE.fullmatch(activity_type)
         assert found is not None, "as for `serves`"
-        request = kept_value(args[0], converter)
+        request = args[0]
         server, tool = found["server"], str(request["name"])
-        rule = self._effects(server).rule(tool)
-        return ToolCall(activity_type, f"{server}.{tool}", request["arguments"] or {}, rule)
+        arguments = kept_value(request.get("arguments") or {}, converter)
+        if request.get("factory_argument") is not None:
+            # Another tenant's, say: the same call elsewhere is another call.
+            chosen = kept_value(request["factory_argument"], converter)
+            arguments = {_FACTORY: chosen, "arguments": arguments}
+        return ToolCall(
+            activity_type, f"{server}.{tool}", arguments, self._effects(server).rule(tool)
+        )
 
     def arrived(
         self,
@@ -104,7 +116,7 @@ class MCP:
         """See `Family`."""
         found = _TYPE.fullmatch(call.activity_type)
         assert found is not None, "as for `serves`"
-        return MCPCall(call, args, converter, self._effects(found["server"]).key_in_meta)
+        return MCPCall(call, args, converter, self._effects(found["server"]))
 
     def _effects(self, server: str) -> MCPEffects:
         return self._servers.get(server, MCPEffects())
@@ -129,12 +141,17 @@ class MCPCall:
         call: ToolCall,
         args: Sequence[Any],
         converter: PayloadConverter,
-        key_in_meta: str | None,
+        effects: MCPEffects,
     ) -> None:
         self._call = call
         self._args = args
         self._converter = converter
-        self._key_in_meta = key_in_meta
+        self._effects = effects
+
+    @property
+    def ends_when_cancelled(self) -> bool:
+        """See `ArrivedCall`: the server goes on."""
+        return False
 
     def effective(self) -> Json:
         """See `ArrivedCall`: the server validates them."""
@@ -142,18 +159,27 @@ class MCPCall:
 
     def named(self, arguments: Json) -> Mapping[str, Json]:
         """See `ArrivedCall`."""
-        return arguments if isinstance(arguments, dict) else {}
+        given = _split(arguments)[0]
+        return given if isinstance(given, dict) else {}
 
     def args_with(self, arguments: Json) -> Sequence[Any]:
         """See `ArrivedCall`."""
-        request = {**self._args[0], "arguments": arguments}
-        if self._key_in_meta is not None:
-            key = {self._key_in_meta: current().idempotency_key}
+        given, chosen = _split(arguments)
+        request = {**self._args[0], "arguments": arguments_of(given, self._converter)}
+        if chosen is not None:
+            request["factory_argument"] = self._converter.from_payload(payload_of(chosen))
+        if self._effects.key_in_meta is not None:
+            key = {self._effects.key_in_meta: current().idempotency_key}
             request["meta"] = {**(request.get("meta") or {}), **key}
         return [request, *self._args[1:]]
 
     def checked(self, value: Any) -> Any:
-        """See `ArrivedCall`: a result that is an error is an answer of the tool."""
+        """See `ArrivedCall`: an error of a tool may come before its effect, or after it."""
+        if isinstance(value, dict) and (value.get("isError") or value.get("is_error")):
+            said = _text_of(value)
+            if self._effects.errors_refuse:
+                raise ReportedRefusal("ToolRefused", said)
+            raise ReportedFailure(said)
         return value
 
     def refuses(self, error: BaseException) -> bool:
@@ -165,3 +191,16 @@ class MCPCall:
     def outcome(self, value: Any) -> Outcome:
         """See `ArrivedCall`."""
         return outcome_of(self._call.tool, value, self._converter)
+
+
+def _split(stored: Json) -> tuple[Json, Json]:
+    """Return the arguments, and what chose the client; None where nothing did."""
+    if isinstance(stored, dict) and _FACTORY in stored:
+        return stored["arguments"], stored[_FACTORY]
+    return stored, None
+
+
+def _text_of(result: Mapping[str, Any]) -> str:
+    parts = result.get("content") or []
+    texts = [str(part["text"]) for part in parts if isinstance(part, dict) and "text" in part]
+    return " ".join(texts) or "the tool reported an error"

@@ -76,6 +76,7 @@ class OwnCall:
     ) -> None:
         self._tool = tool
         self._args = args
+        self.ends_when_cancelled = inspect.iscoroutinefunction(function)
         self._converter = converter
         self._signature = inspect.signature(function)
         self._types = _types_of(function, self._signature)

@@ -8,19 +8,23 @@ the guard.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
-from temporalio.client import ClientConfig
+from temporalio.client import ClientConfig, WorkflowHistory
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import (
     ActivityInboundInterceptor,
     Interceptor,
+    Replayer,
+    Worker,
     WorkerConfig,
     WorkflowInboundInterceptor,
     WorkflowInterceptorClassInput,
+    WorkflowReplayResult,
     WorkflowRunner,
 )
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
@@ -66,13 +70,13 @@ class LedgerPlugin(SimplePlugin):
         self._database_url = database_url or self._settings.require_database()
         self._rules = Rules(effects or {}, mcp)
         self._opened = _OpenLedger(self._database_url, self._settings)
+        self._interceptor = _Interceptor(
+            self._rules, self._opened, heartbeat, record_models=record_models
+        )
         super().__init__(
             "commitline.LedgerPlugin",
-            interceptors=[
-                _Interceptor(self._rules, self._opened, heartbeat, record_models=record_models)
-            ],
+            interceptors=[self._interceptor],
             workflow_runner=_passing_through,
-            run_context=self._opened.while_running,
         )
 
     def configure_client(self, config: ClientConfig) -> ClientConfig:
@@ -88,19 +92,45 @@ class LedgerPlugin(SimplePlugin):
         if mine and mine[0] != len(plugins) - 1:
             after = ", ".join(one.name() for one in plugins[mine[0] + 1 :])
             raise ConfigurationError(f"LedgerPlugin is followed by {after}: name it last")
-        self._rules.told_by([one.name() for one in plugins])
+        self._rules.tell_for([one.name() for one in plugins])
         return super().configure_client(config)
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """See base class.
 
         Raises:
-            DefinitionError: An activity has no rule.
+            ConfigurationError: Another `LedgerPlugin` guards the worker already.
         """
-        configured = super().configure_worker(config)
-        functions: Sequence[Callable[..., Any]] = configured.get("activities") or ()
-        self._rules.add(functions)
-        return configured
+        given = config.get("interceptors") or ()
+        if any(isinstance(one, _Interceptor) and one is not self._interceptor for one in given):
+            raise ConfigurationError("LedgerPlugin is there twice: name it once, on the client")
+        return super().configure_worker(config)
+
+    @asynccontextmanager
+    async def run_replayer(
+        self,
+        replayer: Replayer,
+        histories: AsyncIterator[WorkflowHistory],
+        next: Callable[
+            [Replayer, AsyncIterator[WorkflowHistory]],
+            AbstractAsyncContextManager[AsyncIterator[WorkflowReplayResult]],
+        ],
+    ) -> AsyncIterator[AsyncIterator[WorkflowReplayResult]]:
+        """See base class. A replay needs no database."""
+        self._rules.tell_for([one.name() for one in replayer.plugins])
+        async with next(replayer, histories) as results:
+            yield results
+
+    async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
+        """See base class. All plugins have added their activities by now.
+
+        Raises:
+            DefinitionError: An activity has no rule.
+            SchemaMismatch: The database needs `commitline migrate` first.
+        """
+        self._rules.add(worker.config(active_config=True).get("activities") or ())
+        async with self._opened.while_running():
+            await next(worker)
 
 
 class _Interceptor(Interceptor):
@@ -138,6 +168,7 @@ class _OpenLedger:
         self._database_url = database_url
         self._settings = settings
         self._running = 0
+        self._changing = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._ledger: ActionLedger | None = None
 
@@ -152,16 +183,18 @@ class _OpenLedger:
         Raises:
             SchemaMismatch: The database needs `commitline migrate` first.
         """
-        self._running += 1
-        try:
-            if self._ledger is None:
+        async with self._changing:
+            if not self._running:
                 await self._open()
+            self._running += 1
+        try:
             yield
         finally:
-            self._running -= 1
-            if not self._running:
-                self._ledger = None
-                await self._stack.aclose()
+            async with self._changing:
+                self._running -= 1
+                if not self._running:
+                    self._ledger = None
+                    await self._stack.aclose()
 
     async def _open(self) -> None:
         settings = self._settings

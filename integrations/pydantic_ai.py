@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,24 +18,31 @@ from temporalio.converter import PayloadConverter
 from ..activities.contract.reply import Reply
 from ..activities.guard.protocols import Replies
 from ..canonical import Json, dumps, parse
+from ..errors import DefinitionError, UnrepresentableValue
 from ..ledger import Outcome
 from .effect_rule import EffectRule, rule_in
-from .family import ReportedFailure, ToolCall
-from .stored_payload import kept_value, payload_of
+from .family import ReportedFailure, ReportedRefusal, ToolCall
+from .stored_payload import arguments_of, kept_value, payload_of
 from .stored_result import outcome_of
 from .telling import ToldReplies, told
 
 _CALL: Final = re.compile(r"agent__.+__(toolset|mcp_server|dynamic_toolset)__.+__call_tool")
-_OWN: Final = re.compile(r"agent__.+")
+_OWN: Final = re.compile(
+    r"agent__.+__(model_(request|request_stream|cancel_suspended_response|compact_messages)"
+    r"|event_stream_handler|get_tools|get_instructions|validate_args)"
+)
+"""Its other activities, but for durable operations of capabilities, which may have effects."""
+_TIMED_OUT: Final = re.compile(r"Timed out after .* seconds?\.?")
+"""What pydantic-ai has a tool say, as a ``model_retry``, whose time-out has passed."""
 _WITHOUT_EFFECT: Final = {
     "approval_required": "pydantic_ai.ApprovalRequired",
     "call_deferred": "pydantic_ai.CallDeferred",
-    "validation_error": "pydantic_ai.ValidationError",
 }
 """Kinds of results that say that nothing happened, beside ``model_retry``, and their names."""
 _MODEL_RETRY: Final = "pydantic_ai.ModelRetry"
-_FAILURES: Final = ("tool_failed", "run_cancelled")
-"""Kinds of results that say that the tool failed. It may have happened."""
+_FAILURES: Final = ("tool_failed", "run_cancelled", "validation_error")
+"""Kinds of results that say that the tool failed. It may have happened. What a tool validates after
+its effect is a ``validation_error`` too: the call's own arguments were validated before."""
 
 
 class PydanticAI:
@@ -61,7 +69,10 @@ class PydanticAI:
         """See `Family`."""
         call = args[0]
         metadata = None if call.tool_def is None else call.tool_def.metadata
-        rule = rule_in(metadata) or self._rules.get(call.name)
+        try:
+            rule = rule_in(metadata) or self._rules.get(call.name)
+        except DefinitionError:
+            rule = None  # answered as a tool without a rule; here it would fail the workflow task
         return ToolCall(activity_type, call.name, kept_value(call.tool_args, converter), rule)
 
     def arrived(
@@ -88,9 +99,14 @@ class PydanticAICall:
         self._call = call
         self._args = args
         self._converter = converter
-        # Of an MCP server a lost connection is a ``model_retry`` too.
-        self._is_mcp = "__mcp_server__" in call.activity_type
+        # Of an MCP server a lost connection is a ``model_retry`` too; a dynamic toolset may be one.
+        self._says_retry = "__toolset__" in call.activity_type
         self.replies: Replies = ToolReturns()
+
+    @property
+    def ends_when_cancelled(self) -> bool:
+        """See `ArrivedCall`: a plain function goes on in its thread."""
+        return False
 
     def effective(self) -> Json:
         """See `ArrivedCall`: pydantic-ai has validated them in the workflow."""
@@ -102,12 +118,21 @@ class PydanticAICall:
 
     def args_with(self, arguments: Json) -> Sequence[Any]:
         """See `ArrivedCall`: pydantic-ai validates them once more, when it calls the tool."""
-        return [replace(self._args[0], tool_args=arguments), *self._args[1:]]
+        given = arguments_of(arguments, self._converter)
+        return [replace(self._args[0], tool_args=given), *self._args[1:]]
 
     def checked(self, value: Any) -> Any:
         """See `ArrivedCall`."""
         kind = getattr(value, "kind", None)
-        if kind in _FAILURES or (kind == "model_retry" and self._is_mcp):
+        if kind in _WITHOUT_EFFECT:
+            # The resumed call is another one: it has the next position, and the key is free.
+            wire = dumps(kept_value(value, self._converter))
+            raise ReportedRefusal(_WITHOUT_EFFECT[kind], wire)
+        if kind == "model_retry":
+            if self._says_retry and not _TIMED_OUT.fullmatch(value.message):
+                raise ReportedRefusal(_MODEL_RETRY, value.message)
+            raise ReportedFailure(value.message)
+        if kind in _FAILURES:
             raise ReportedFailure(str(getattr(value, "message", kind)))
         return value
 
@@ -117,13 +142,6 @@ class PydanticAICall:
 
     def outcome(self, value: Any) -> Outcome:
         """See `ArrivedCall`."""
-        kind = getattr(value, "kind", None)
-        if kind == "model_retry":
-            return Outcome.error(kind=_MODEL_RETRY, message=value.message, effect_possible=False)
-        if kind in _WITHOUT_EFFECT:
-            # The resumed call is another one: it has the next position, and the key is free.
-            text = dumps(kept_value(value, self._converter))
-            return Outcome.error(kind=_WITHOUT_EFFECT[kind], message=text, effect_possible=False)
         return outcome_of(self._call.tool, value, self._converter)
 
 
@@ -137,7 +155,8 @@ class ToolReturns(ToldReplies):
             if kind == _MODEL_RETRY:
                 return RawValue(payload_of({"kind": "model_retry", "message": message}))
             if kind in _WITHOUT_EFFECT.values():
-                return RawValue(payload_of(parse(message)))
+                with suppress(UnrepresentableValue):  # it was too long to be kept whole
+                    return RawValue(payload_of(parse(message)))
         return super().done(key, outcome, duplicate_of, limit)
 
     def tell(self, reply: Reply) -> RawValue:

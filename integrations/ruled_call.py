@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from temporalio import activity
@@ -16,7 +15,7 @@ from ..canonical import digest, dumps, parse
 from ..errors import DefinitionError
 from ..ledger import Action, ActionRequest, Effect, Outcome
 from .effect_rule import EffectRule
-from .family import ArrivedCall, ReportedFailure, ToolCall
+from .family import ArrivedCall, ReportedFailure, ReportedRefusal, ToolCall
 
 
 class RuledCall:
@@ -29,7 +28,6 @@ class RuledCall:
         call: The call.
         rule: What repeating it would do.
         arrived: The same call, as its family makes it.
-        function: The activity.
     """
 
     lookup = None
@@ -38,13 +36,11 @@ class RuledCall:
     hand_over = None
     runs_apart = False
 
-    def __init__(
-        self, call: ToolCall, rule: EffectRule, arrived: ArrivedCall, function: Callable[..., Any]
-    ) -> None:
+    def __init__(self, call: ToolCall, rule: EffectRule, arrived: ArrivedCall) -> None:
         self.name = call.tool
         self.effect = rule.effect
         self.tries = 1 if rule.effect == Effect.READ else rule.tries
-        self.ends_when_cancelled = inspect.iscoroutinefunction(function)  # a thread goes on
+        self.ends_when_cancelled = arrived.ends_when_cancelled
         self.replies = arrived.replies
         self._rule = rule
         self._arrived = arrived
@@ -58,6 +54,8 @@ class RuledCall:
         """See `Guarded`."""
         if isinstance(error, ReportedFailure):
             return ToolFailure(FailureKind.OTHER, "ToolFailed", str(error))
+        if isinstance(error, ReportedRefusal):
+            return ToolFailure(FailureKind.REFUSED, error.kind, str(error))
         rule = self._rule
         refused_on = rule.refused_on
         if self._arrived.refuses(error):
@@ -78,7 +76,7 @@ class RuledCall:
             effective_digest=digest(arguments),
             domain_key=None if template is None else template.render(named),
             key_ttl=rule.key_ttl,
-            thread_id=header.thread_id or header.run_key,
+            thread_id=header.run_key,
         )
 
     def undo_args(self, undone: Action) -> str:

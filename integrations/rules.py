@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from temporalio import activity
+from temporalio.converter import PayloadConverter
 
 from ..errors import DefinitionError
 from .effect_rule import FOUR_EFFECTS, EffectRule, rule_of
@@ -15,6 +17,7 @@ from .family import Family, ToolCall
 from .mcp import MCP, MCPEffects
 from .own_activities import OwnActivities
 from .pydantic_ai import PydanticAI
+from .stored_payload import kept_value
 
 Telling: TypeAlias = Literal["failure", "text", "data"]
 """How a workflow is told of a call without a result: by a failure, or as the call's result."""
@@ -45,7 +48,8 @@ class Rules:
         self, effects: Mapping[str, EffectRule], mcp: Mapping[str, MCPEffects] | None = None
     ) -> None:
         self._effects = dict(effects)
-        self._own: dict[str, EffectRule] = {}
+        # Also of activities that a worker of another process or queue runs.
+        self._own = dict(effects)
         self._telling: Telling = "failure"
         self._families: tuple[Family, ...] = (
             PydanticAI(self._effects),
@@ -59,13 +63,36 @@ class Rules:
 
     def requests_model(self, activity_type: str) -> bool:
         """Whether it is a request to a model."""
-        return _MODEL.fullmatch(activity_type) is not None
+        return activity_type not in self._own and _MODEL.fullmatch(activity_type) is not None
 
-    def telling(self, call: ToolCall) -> Telling:
-        """Return how the workflow is told of a call that has no result."""
-        return self._telling if call.activity_type in self._own else "failure"
+    def tool_call(
+        self, activity_type: str, args: Sequence[Any], converter: PayloadConverter
+    ) -> ToolCall | None:
+        """Read the call that a workflow makes by an activity; None if it surely needs no guard.
 
-    def told_by(self, plugins: Sequence[str]) -> None:
+        A type that this worker does not run may be guarded where it runs, so it is named too.
+        """
+        family = self.family(activity_type)
+        if family is not None:
+            return family.tool_call(activity_type, args, converter)
+        if any(one.knows(activity_type) for one in self._families):
+            return None
+        arguments = [kept_value(one, converter) for one in args]
+        return ToolCall(activity_type, activity_type, arguments, None)
+
+    def telling(self, call: ToolCall, *, by_name: bool) -> Telling:
+        """Return how the workflow is told of a call that has no result.
+
+        Args:
+            call: The call.
+            by_name: The activity was scheduled by its name, without a type for its result, as
+                OpenAI Agents does. A workflow's own code names the function.
+        """
+        if self._telling == "text" and not by_name:
+            return "failure"
+        return self._telling if call.tool == call.activity_type else "failure"
+
+    def tell_for(self, plugins: Sequence[str]) -> None:
         """Tell as the frameworks of these plugins need it."""
         known: list[Telling] = [_TELLING[name] for name in plugins if name in _TELLING]
         self._telling = known[-1] if known else "failure"
@@ -74,19 +101,15 @@ class Rules:
         """Read the rules of a worker's activities.
 
         Raises:
-            DefinitionError: An activity has no rule, or a rule has no activity.
+            DefinitionError: An activity has no rule, or one that does not fit it.
         """
-        types = {_type_of(function): function for function in activities}
-        others = [one for one in self._families if not isinstance(one, OwnActivities)]
-        shared = {name for name in types if any(one.serves(name) for one in others)}
-        passed = {name for name in types if any(one.knows(name) for one in others)}
         unruled = []
-        for name, function in types.items():
-            if name in shared | passed or self.requests_model(name):
-                continue
+        for function in activities:
+            name = _type_of(function)
             rule = self._effects.get(name) or rule_of(function)
             if rule is None:
-                unruled.append(name)
+                if not self._needs_no_rule(name):
+                    unruled.append(name)
                 continue
             _check_parameters(name, function, rule)
             self._own[name] = rule
@@ -94,9 +117,11 @@ class Rules:
             raise DefinitionError(
                 f"the activities {', '.join(unruled)} have no effect: {FOUR_EFFECTS}"
             )
-        # A tool of a shared type is not known by name before it is called.
-        if not shared and (unknown := sorted(set(self._effects) - set(self._own))):
-            raise DefinitionError(f"there is no activity {unknown[0]!r}, which has an effect")
+
+    def _needs_no_rule(self, name: str) -> bool:
+        """Whether its calls say their rules themselves, or it is a framework's own."""
+        known = any(one.serves(name) or one.knows(name) for one in self._families)
+        return known or self.requests_model(name)
 
 
 def _type_of(function: Callable[..., Any]) -> str:
@@ -108,6 +133,10 @@ def _type_of(function: Callable[..., Any]) -> str:
 
 def _check_parameters(name: str, function: Callable[..., Any], rule: EffectRule) -> None:
     parameters = inspect.signature(function).parameters
+    try:
+        typing.get_type_hints(getattr(function, "__func__", function))
+    except Exception as err:  # a name that cannot be resolved, a callable object
+        raise DefinitionError(f"the types of the activity {name!r} cannot be read: {err}") from err
     if inspect.Parameter.VAR_POSITIONAL in {one.kind for one in parameters.values()}:
         raise DefinitionError(f"the activity {name!r} may not have *args")
     fields = rule.template.fields if rule.template else frozenset[str]()

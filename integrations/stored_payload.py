@@ -57,6 +57,12 @@ def kept_value(value: Any, converter: PayloadConverter) -> Json:
     return kept(converter.to_payload(value))
 
 
+def arguments_of(data: Json, converter: PayloadConverter) -> dict[str, Any]:
+    """Return the named arguments that `kept_value` kept."""
+    arguments: dict[str, Any] = converter.from_payload(payload_of(data), dict)
+    return arguments
+
+
 def unordered(data: Json) -> Json:
     """Return what is kept for comparison: a converter may write a set in any order."""
     if isinstance(data, dict):

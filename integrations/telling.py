@@ -58,7 +58,7 @@ class ToldReplies(Replies, ABC):
         return self.tell(call_reply.done(key or None, outcome, duplicate_of=duplicate_of))
 
     def raised(self, failure: ToolFailure, error: BaseException | None) -> Any:
-        """See `Replies`: a READ is not guarded here, unless older code took it for more."""
+        """See `Replies`: the failure of a READ, which had no effect."""
         return self.tell(call_reply.done(None, failure.without_effect))
 
     def unknown(self, action: Action) -> Any:
@@ -79,6 +79,10 @@ class FailureReplies(ToldReplies):
 
     None of the failures is retried: the outcome is recorded, and asking again would read it again.
     """
+
+    def raised(self, failure: ToolFailure, error: BaseException | None) -> NoReturn:
+        """See `Replies`: a READ's own failure, retried as the workflow's policy says."""
+        raise error or ApplicationError(failure.text, type=failure.type)
 
     def tell(self, reply: Reply) -> NoReturn:
         """See `ToldReplies`."""

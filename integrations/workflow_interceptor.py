@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, cast
 
 from temporalio import workflow
-from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import (
     ContinueAsNewInput,
-    ExecuteWorkflowInput,
     StartActivityInput,
     StartLocalActivityInput,
     WorkflowInboundInterceptor,
@@ -30,17 +27,21 @@ from temporalio.worker import (
 )
 
 from ..activities.contract.action_header import HEADER, ActionHeader
+from ..activities.contract.activity_failure import as_failure
 from ..activities.contract.encoding import pack, unpack
+from ..activities.contract.spec import RESERVED_PREFIX
 from ..canonical import dumps
+from ..errors import ScheduleUnsupported
 from ..identity import Position
 from ..ledger.action_records import Effect
-from ..workflows.action_headers import this_run
-from .family import ToolCall
+from ..workflows.action_headers import surroundings, this_run
 from .requested_digest import requested_digest
 from .rules import Rules
 from .telling import told_by
 
 COUNTERS_HEADER: Final = "commitline-counters"
+_NEVER_FITS: Final = ["PayloadsTooLarge", "PayloadSizeError"]
+"""Failures that another attempt at the same call has again."""
 
 
 class FollowsCalls(WorkflowInboundInterceptor):
@@ -52,15 +53,9 @@ class FollowsCalls(WorkflowInboundInterceptor):
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         """See base class."""
-        self._outbound = _Outbound(
-            outbound, self.rules, self.heartbeat, records_models=self.records_models
+        super().init(
+            _Outbound(outbound, self.rules, self.heartbeat, records_models=self.records_models)
         )
-        super().init(self._outbound)
-
-    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
-        """See base class."""
-        self._outbound.restore(input.headers)
-        return await super().execute_workflow(input)
 
 
 class _Outbound(WorkflowOutboundInterceptor):
@@ -76,24 +71,25 @@ class _Outbound(WorkflowOutboundInterceptor):
         self._rules = rules
         self._records_models = records_models
         self._heartbeat = heartbeat
-        self._counters: Counter[str] = Counter()
-
-    def restore(self, headers: Mapping[str, Payload]) -> None:
-        """Go on counting where the execution before this one ended."""
-        if COUNTERS_HEADER in headers:
-            self._counters.update(unpack(dict[str, int], RawValue(headers[COUNTERS_HEADER])))
+        self._counted: Counter[str] | None = None
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
         """See base class."""
-        if self._records_models and self._rules.requests_model(input.activity):
-            self._name(input, self._position(input.activity), digest="")
+        if input.activity.startswith(RESERVED_PREFIX) or surroundings.get().calls_tools:
+            return super().start_activity(input)  # of a workflow of our own
+        if self._rules.requests_model(input.activity):
+            if self._records_models and _can_be_a_run():
+                self._name(input, self._position(input.activity), digest="")
             return super().start_activity(input)
-        call = self._call(input)
+        converter = workflow.payload_converter()
+        call = self._rules.tool_call(input.activity, input.args, converter)
         if call is None or (call.rule is not None and call.rule.effect == Effect.READ):
             return super().start_activity(input)
-        self._name(input, self._position(call.tool), digest=requested_digest(call))
-        self._unlimit(input)
-        style = self._rules.telling(call)
+        if call.rule is not None:
+            self._unlimit(input)
+        if call.rule is not None or _can_be_a_run():
+            self._name(input, self._position(call.tool), digest=requested_digest(call))
+        style = self._rules.telling(call, by_name=input.ret_type is None)
         handle = super().start_activity(input)
         return handle if style == "failure" else _told(handle, as_text=style == "text")
 
@@ -113,31 +109,68 @@ class _Outbound(WorkflowOutboundInterceptor):
 
     def continue_as_new(self, input: ContinueAsNewInput) -> Any:
         """See base class."""
-        if self._counters:
-            input.headers = {**input.headers, COUNTERS_HEADER: pack(self._counters).payload}
+        # Always: without it, the next execution would take this one for one without the plugin.
+        input.headers = {**input.headers, COUNTERS_HEADER: pack(self._counters()).payload}
         return super().continue_as_new(input)
 
-    def _call(self, input: StartActivityInput) -> ToolCall | None:
-        family = self._rules.family(input.activity)
-        if family is None:
-            return None
-        return family.tool_call(input.activity, input.args, workflow.payload_converter())
+    def _counters(self) -> Counter[str]:
+        """Return the counters, which go on where the execution before this one ended.
+
+        Read when they are first needed: handlers of signals run before the workflow does.
+        """
+        if self._counted is None:
+            self._counted = Counter()
+            headers = workflow.info().headers
+            if COUNTERS_HEADER in headers:
+                kept = RawValue(headers[COUNTERS_HEADER])
+                self._counted.update(unpack(dict[str, int], kept))
+        return self._counted
 
     def _name(self, input: StartActivityInput, at: Position, *, digest: str) -> None:
+        info = workflow.info()
+        if info.cron_schedule:
+            raise as_failure(ScheduleUnsupported(f"{info.workflow_id} has a cron schedule"))
         header = ActionHeader(this_run(), at, digest)
         input.headers = {**input.headers, HEADER: header.to_payload()}
 
     def _position(self, counted: str) -> Position:
-        number = self._counters[counted]
-        self._counters[counted] += 1
-        return Position(f"{counted}#{number}")
+        counters = self._counters()
+        number = counters[counted]
+        counters[counted] += 1
+        return Position(f"{_uncounted_before()}{counted}#{number}")
 
     def _unlimit(self, input: StartActivityInput) -> None:
-        """Let dead workers use up nothing: tries are counted on the row."""
+        """Let dead workers use up nothing: tries are counted on the row.
+
+        What the guard raises to be tried again must be, whatever its type is named.
+        """
         policy = input.retry_policy or RetryPolicy()
-        input.retry_policy = replace(policy, maximum_attempts=0)
+        input.retry_policy = replace(
+            policy, maximum_attempts=0, non_retryable_error_types=_NEVER_FITS
+        )
         input.heartbeat_timeout = input.heartbeat_timeout or self._heartbeat
         input.cancellation_type = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
+
+
+def _uncounted_before() -> str:
+    """Return what tells the positions of an execution from those of one without the plugin.
+
+    An execution that goes on as a new one under a worker without the plugin carries no counters;
+    without a prefix the next one would begin at positions that are taken.
+    """
+    info = workflow.info()
+    if info.continued_run_id is None or COUNTERS_HEADER in info.headers or info.attempt > 1:
+        return ""
+    return f"{info.original_execution_run_id}."
+
+
+def _can_be_a_run() -> bool:
+    """Whether calls of the workflow can be told apart; if not, only a guarded call says so."""
+    try:
+        this_run()
+    except ApplicationError:
+        return False
+    return not workflow.info().cron_schedule
 
 
 def _told(handle: workflow.ActivityHandle[Any], *, as_text: bool) -> workflow.ActivityHandle[Any]:

@@ -544,8 +544,6 @@ def test_rules_that_cannot_work_are_refused() -> None:
         Rules({"charge": effect(Effect.IDEMPOTENT, idempotency_key="order-{order}")}).add([charge])
     with pytest.raises(DefinitionError, match="the activities ship have no effect"):
         Rules({}).add([ship])
-    with pytest.raises(DefinitionError, match="no activity 'shop'"):
-        Rules({"shop": effect(Effect.READ), "ship": effect(Effect.READ)}).add([ship])
 
 
 async def test_what_is_known_is_written_anew_where_its_row_is_lost_while_the_ledger_is_away(

@@ -1,0 +1,147 @@
+"""How the calls of other frameworks are read, and what their results mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from temporalio.converter import PayloadConverter
+
+from commitline import Effect
+from commitline.integrations import effect, mcp_effects
+from commitline.integrations.family import ReportedFailure, ReportedRefusal
+from commitline.integrations.mcp import MCP
+from commitline.integrations.pydantic_ai import PydanticAI
+from commitline.integrations.requested_digest import requested_digest
+from commitline.integrations.rules import Rules
+
+CONVERTER = PayloadConverter.default
+TOOLS = "agent__clerk__toolset__clerk__call_tool"
+MCP_TOOLS = "agent__clerk__mcp_server__bank__call_tool"
+DYNAMIC_TOOLS = "agent__clerk__dynamic_toolset__some__call_tool"
+BANK = "temporalio.mcp.bank.call-tool"
+
+
+@dataclass
+class Params:
+    name: str
+    tool_args: dict[str, Any]
+    tool_def: Any = None
+
+
+@dataclass
+class Returned:
+    kind: str
+    message: str = ""
+
+
+def of_pydantic_ai(kind: str, metadata: Any = None) -> Any:
+    params = Params("charge", {"cents": 1}, SimpleNamespace(metadata=metadata))
+    family = PydanticAI({})
+    call = family.tool_call(kind, [params, None], CONVERTER)
+    return family.arrived(call, [params, None], print, CONVERTER)
+
+
+@pytest.mark.parametrize(
+    ("kind", "returned"),
+    [
+        (TOOLS, Returned("tool_failed", "no")),
+        (TOOLS, Returned("run_cancelled", "no")),
+        (TOOLS, Returned("validation_error")),  # of what a tool read after its effect
+        (TOOLS, Returned("model_retry", "Timed out after 3 seconds.")),
+        (MCP_TOOLS, Returned("model_retry", "connection lost")),
+        (DYNAMIC_TOOLS, Returned("model_retry", "connection lost")),
+    ],
+)
+def test_a_tool_of_pydantic_ai_that_failed_may_have_acted(kind: str, returned: Returned) -> None:
+    with pytest.raises(ReportedFailure):
+        of_pydantic_ai(kind).checked(returned)
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        Returned("model_retry", "which order?"),
+        Returned("approval_required"),
+        Returned("call_deferred"),
+    ],
+)
+def test_a_tool_of_pydantic_ai_that_asks_to_be_called_otherwise_did_nothing(
+    returned: Returned,
+) -> None:
+    with pytest.raises(ReportedRefusal):
+        of_pydantic_ai(TOOLS).checked(returned)
+
+
+@pytest.mark.parametrize("metadata", [{"commitline": True}, {"commitline": {"effect": "x"}}])
+def test_metadata_that_is_no_rule_leaves_a_tool_without_one(metadata: Any) -> None:
+    params = Params("charge", {}, SimpleNamespace(metadata=metadata))
+
+    assert PydanticAI({}).tool_call(TOOLS, [params, None], CONVERTER).rule is None
+
+
+def request(**more: Any) -> dict[str, Any]:
+    return {"name": "pay", "arguments": {"cents": 1}, "factory_argument": None, "meta": None} | more
+
+
+def test_what_chose_the_client_of_an_mcp_server_counts_and_is_kept() -> None:
+    family = MCP({})
+    ours, theirs, nobodys = (
+        family.tool_call(BANK, [request(factory_argument=tenant)], CONVERTER)
+        for tenant in ("ours", "theirs", None)
+    )
+
+    assert len({requested_digest(one) for one in (ours, theirs, nobodys)}) == 3
+    arrived = family.arrived(ours, [request(factory_argument="theirs")], print, CONVERTER)
+    (sent,) = arrived.args_with(ours.arguments)
+    assert (sent["arguments"], sent["factory_argument"]) == ({"cents": 1}, "ours")
+    assert arrived.named(ours.arguments) == {"cents": 1}
+
+
+def test_arguments_that_are_no_json_in_our_sense_arrive_as_they_are() -> None:
+    family, odd = MCP({}), request(arguments={"rate": float("inf")})
+    call = family.tool_call(BANK, [odd], CONVERTER)
+
+    (sent,) = family.arrived(call, [odd], print, CONVERTER).args_with(call.arguments)
+
+    assert sent["arguments"] == {"rate": float("inf")}
+
+
+@pytest.mark.parametrize(
+    ("errors_refuse", "raised"), [(False, ReportedFailure), (True, ReportedRefusal)]
+)
+def test_an_mcp_result_that_is_an_error_may_come_after_the_effect(
+    errors_refuse: bool, raised: type[Exception]
+) -> None:
+    family = MCP({"bank": mcp_effects(errors_refuse=errors_refuse)})
+    call = family.tool_call(BANK, [request()], CONVERTER)
+    arrived = family.arrived(call, [request()], print, CONVERTER)
+
+    with pytest.raises(raised, match="no such account"):
+        arrived.checked({"isError": True, "content": [{"type": "text", "text": "no such account"}]})
+
+
+def test_a_call_of_another_workers_activity_is_named_too() -> None:
+    rules = Rules({"mail": effect(Effect.AT_MOST_ONCE)})
+
+    unknown = rules.tool_call("charge", ["4821"], CONVERTER)
+    known = rules.tool_call("mail", ["ada"], CONVERTER)
+
+    assert unknown is not None
+    assert (unknown.tool, unknown.arguments, unknown.rule) == ("charge", ["4821"], None)
+    assert known is not None
+    assert known.rule == effect(Effect.AT_MOST_ONCE)
+    assert rules.tool_call("agent__clerk__toolset__clerk__get_tools", [], CONVERTER) is None
+
+
+def test_only_what_openai_agents_schedules_is_told_as_a_text() -> None:
+    rules = Rules({"mail": effect(Effect.AT_MOST_ONCE)})
+    call = rules.tool_call("mail", ["ada"], CONVERTER)
+    assert call is not None
+
+    rules.tell_for(["OpenAIAgentsPlugin", "commitline.LedgerPlugin"])
+
+    assert rules.telling(call, by_name=True) == "text"
+    assert rules.telling(call, by_name=False) == "failure"
