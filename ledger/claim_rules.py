@@ -140,7 +140,8 @@ def _precedes_relay(found: Action, request: ActionRequest, attempt: Attempt) -> 
     Attempts of the relay's own call began after that call was scheduled.
     """
     if found.unordered:
-        return request.purpose == "relay"  # it cannot know its own: it waits for any
+        # It cannot know the attempts of its own call, but this very one.
+        return request.purpose == "relay" and found.claim_token != attempt.token
     since, at = attempt.scheduled_at, found.attempt_at
     return request.purpose == "relay" and since is not None and at is not None and at < since
 

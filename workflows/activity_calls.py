@@ -52,6 +52,7 @@ _RELAY_HEARTBEAT: Final = timedelta(seconds=10)
 _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
 )
+_FIRST_TASK_EVENTS: Final = 3
 ENDED_BY_OPERATORS: Final = 3
 """How often an activity is run again that somebody ended from outside."""
 
@@ -310,6 +311,14 @@ async def side_by_side(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             raise one
         results.append(one)
     return results
+
+
+def is_made_anew() -> bool:
+    """Whether the first task of this execution was lost with its worker, and is made anew.
+
+    What that one did by local activities no history tells. (Its events: started, scheduled, begun.)
+    """
+    return workflow.info().get_current_history_length() > _FIRST_TASK_EVENTS
 
 
 def history_is_full() -> bool:

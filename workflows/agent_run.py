@@ -36,6 +36,7 @@ from .activity_calls import (
     cancelled,
     failure,
     history_is_full,
+    is_made_anew,
     raise_if_cancelled,
     run_ledger_activity,
 )
@@ -194,7 +195,14 @@ class AgentRun(BaseRun):
         raise failure(MaxStepsExceeded(f"no answer within {turns.spec.max_steps} model turns"))
 
     async def _open(self, given: RunInput) -> AgentTurns:
-        request = OpenRun(this_run(), given.agent, given.digest, given.limits, given.thread_id)
+        request = OpenRun(
+            this_run(),
+            given.agent,
+            given.digest,
+            given.limits,
+            given.thread_id,
+            again=is_made_anew(),
+        )
         summary = markdown_line(f"Open the run for {given.agent}")
         opened = await run_ledger_activity(Opened, OPEN_RUN, request, summary)
         turns = AgentTurns.opened(opened, given, self._progress)

@@ -28,7 +28,13 @@ from ..identity import RunKey
 from ..ledger.undo_rules import UndoReport
 from ..shown import markdown_line
 from .action_headers import this_run
-from .activity_calls import cancelled, despite_cancellation, failure, run_ledger_activity
+from .activity_calls import (
+    cancelled,
+    despite_cancellation,
+    failure,
+    is_made_anew,
+    run_ledger_activity,
+)
 from .progress import Progress
 from .run_end import final_error, is_stop, is_undoing, run_failure, undo_reason
 from .tool_calls import ToolCalls
@@ -182,8 +188,13 @@ class BaseRun:
         )
 
     async def _end_unopened(self, error: BaseException) -> None:
-        """End a run that a later execution could not open: earlier ones did something."""
-        if workflow.info().run_id == workflow.info().first_execution_run_id:
+        """End a run that could not be opened, where it was open before and did something.
+
+        That was an earlier execution, or a first task whose worker died.
+        """
+        first = workflow.info().run_id == workflow.info().first_execution_run_id
+        ordered = is_stop(error) or is_undoing(error)
+        if first and not (ordered and is_made_anew()):
             return
         await self._undo(error)
         if self._undone is None and cancelled():

@@ -28,6 +28,8 @@ class OpenRun:
     """The conversation that it continues; None is one of its own."""
     spec: AgentSpec | None = None
     """What the run keeps of its agent, if the ledger has lost that."""
+    again: bool = False
+    """The task that opens the run is made anew: the one before may have opened it, and called."""
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,8 @@ class Claims:
         except RunNotRunning as err:
             if err.known:
                 raise
-        # No activity of ours has opened it, or a failover lost it: an attempt before this one has
-        # opened it, and what that wrote may be lost with it.
+        # A failover lost it, and what its attempts wrote may be lost with it: a run of ours is open
+        # before it calls. That of another application is opened by its first call.
         info = activity.info()
         await self._ledger.runs.open(
             run_key=self._call.header.run_key,
@@ -155,7 +155,7 @@ class Claims:
             input_digest="",
             attempt_at=began_at(),
             namespace=info.namespace,
-            lost=lost,
+            lost=lost or self._call.guarded.hand_over is not None,
         )
         return await self._ledger.claim(self._request, attempt)
 

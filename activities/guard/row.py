@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
+from uuid import uuid4
 
 from temporalio import activity
 
@@ -116,8 +118,10 @@ class ClaimedRow:
                 raise
             self._call.log.error("ledger.row_lost", action_key=self._claim.key)
             anew = await self._claims.claim_anew()
-            if anew is None:
-                raise
+            if anew is None or anew.taken_over:
+                # Another attempt has it, and may have sent: what is known counts as a late record.
+                nobody = replace(self._claim.attempt, token=uuid4())
+                return await write(replace(self._claim, attempt=nobody))
             return await write(anew)
 
     async def record_late(self, end: Returned | Raised) -> None:

@@ -74,7 +74,7 @@ class RunActivities:
                 thread_id=thread_id,
                 spec=to_text(spec),
                 namespace=info.namespace,
-                lost=request.spec is not None,
+                lost=request.spec is not None or request.again,
             )
         )
         check_starts_something(run)

@@ -408,11 +408,13 @@ create unique index agent_messages_one_per_request on agent_messages (thread_id,
 -- Whether the row of a call of this turn may be lost, which an attempt before this one wrote: the
 -- ledger has another timeline than the one in which the run began. By a start of the server alone
 -- only what came before it is lost; if the turn has been committed since, its calls came after that.
+-- Not so for an agent in local mode: a task that is made anew commits the turn of a lost one again.
 create function commitline_may_have_lost(run agent_runs, turn integer)
 returns boolean
 language sql stable as $function$
     select run.timeline <> commitline_timeline()
-       and not (regexp_replace(run.timeline, '/[^/]*$', '')
+       and not ((run.spec ->> 'local') is distinct from 'true'
+                and regexp_replace(run.timeline, '/[^/]*$', '')
                     = regexp_replace(commitline_timeline(), '/[^/]*$', '')
                 and exists (select from agent_messages m
                              where m.run_key = run.run_key and m.step = turn

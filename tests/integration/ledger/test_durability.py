@@ -113,3 +113,29 @@ async def test_a_retry_that_finds_no_row_is_lost_after_a_copy_of_the_database_is
 
     assert isinstance(without, Dispatched)
     assert isinstance(found, Parked)
+
+
+@pytest.mark.parametrize("local", [False, True])
+async def test_after_a_restart_a_turn_that_was_committed_since_lost_nothing_unless_it_is_local(
+    database_url: str, local: bool
+) -> None:
+    """A task that is made anew commits the turn of a local agent again, after its lost calls."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "insert into agent_threads (thread_id, agent) values (%s, 'clerk')", [RUN]
+        )
+        connection.execute(
+            "insert into agent_messages"
+            " (thread_id, version, ordinal, run_key, step, epoch, role, message)"
+            " values (%s, 1, 0, %s, 0, 0, 'assistant', '{}')",
+            [RUN, RUN],
+        )
+        found = connection.execute(
+            "select commitline_may_have_lost(run, 0) from"
+            " (select (jsonb_populate_record(null::agent_runs, jsonb_build_object("
+            "  'run_key', %s::text, 'spec', jsonb_build_object('local', %s::boolean),"
+            "  'timeline', regexp_replace(commitline_timeline(), '/[^/]*$', '/before')))).*) run",
+            [RUN, local],
+        ).fetchone()
+
+    assert found == (local,)
