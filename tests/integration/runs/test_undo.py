@@ -156,7 +156,7 @@ async def test_an_undo_goes_on_in_another_history_where_one_is_full(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        undo, "history_is_full", lambda: workflow.info().get_current_history_length() > 40
+        undo, "history_is_full", lambda: workflow.info().get_current_history_length() > 15
     )
     shop, orders = Shop(), [str(number) for number in range(1, 8)]
     shop.refusing.add("7")
