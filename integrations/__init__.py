@@ -3,12 +3,14 @@
 plugin                 `LedgerPlugin`, and how it comes into clients and workers
 effect_rule            `effect`: what repeating a call would do
 rules                  which activities of a worker carry calls, and how each is read
-family                 what must be known of one kind of activity; its kinds:
-own_activities         the user's own
-pydantic_ai            pydantic-ai's toolsets
+family                 what must be known of one kind of activity; there are three kinds:
+                       `own_activities` (the user's), `pydantic_ai`, `mcp`
 workflow_interceptor   position and digest of each call, what the agent is told
 activity_interceptor   the guard around each call; `adopted_call`: one without a header
 ruled_call             one call as the guard sees it
+telling                what an agent is told of a call that has no plain result
+recorded_models        the completions of models, by position
+stored_payload         payloads as the ledger keeps them; `stored_result`: a value as an outcome
 """
 
 from importlib import import_module

@@ -31,7 +31,7 @@ from ..identity import action_key
 from ..ledger import ActionLedger, Effect
 from ..logs import Log
 from .adopted_call import header_of_adopted
-from .effect_rule import FOUR_EFFECTS, EffectRule
+from .effect_rule import DECLARE_ONE, EffectRule
 from .family import ToolCall
 from .recorded_models import recorded_completion
 from .ruled_call import RuledCall
@@ -136,4 +136,4 @@ def _is_read(call: ToolCall) -> bool:
 
 
 def _unruled(call: ToolCall) -> EffectNotDeclared:
-    return EffectNotDeclared(f"{call.tool!r} has no effect, so nothing was called: {FOUR_EFFECTS}")
+    return EffectNotDeclared(f"{call.tool!r} has no effect, so nothing was called: {DECLARE_ONE}")

@@ -9,7 +9,6 @@ from ..activities.contract.action_header import ActionHeader
 from ..errors import DefinitionError, MissingActionHeader
 from ..identity import Position, run_key
 from .family import ToolCall
-from .requested_digest import requested_digest
 
 
 async def header_of_adopted(call: ToolCall) -> ActionHeader:
@@ -40,5 +39,5 @@ async def header_of_adopted(call: ToolCall) -> ActionHeader:
             f"unsigned.{info.workflow_run_id}.{info.activity_id}"
             f"#{info.scheduled_time.timestamp():.6f}"
         ),
-        requested_digest(call),
+        call.requested_digest,
     )

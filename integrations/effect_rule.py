@@ -16,7 +16,7 @@ from ..ledger.action_records import Effect
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FOUR_EFFECTS: Final = (
+DECLARE_ONE: Final = (
     "declare READ (repeating it harms nobody), IDEMPOTENT (it takes our key) or AT_MOST_ONCE "
     "(neither), with `@effect(...)` or `LedgerPlugin(effects={...})`"
 )

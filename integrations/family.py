@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from temporalio.converter import PayloadConverter
 
 from ..activities.guard.protocols import Replies
-from ..canonical import Json
+from ..canonical import Json, digest
 from ..ledger.action_records import Outcome
 from .effect_rule import EffectRule
 
@@ -29,6 +29,11 @@ class ToolCall:
     """What counts of the activity's arguments."""
     rule: EffectRule | None
     """What repeating it would do; None if nobody has said."""
+
+    @property
+    def requested_digest(self) -> str:
+        """The digest of the tool and its arguments, and of nothing else."""
+        return digest([self.tool, self.arguments])
 
 
 class Family(Protocol):

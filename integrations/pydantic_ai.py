@@ -61,7 +61,7 @@ class PydanticAI:
 
     def knows(self, activity_type: str) -> bool:
         """See `Family`: model requests and lists of tools."""
-        return _OWN.fullmatch(activity_type) is not None and not self.serves(activity_type)
+        return _OWN.fullmatch(activity_type) is not None
 
     def tool_call(
         self, activity_type: str, args: Sequence[Any], converter: PayloadConverter

@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.converter import PayloadConverter
 
 from ..errors import DefinitionError
-from .effect_rule import FOUR_EFFECTS, EffectRule, rule_of
+from .effect_rule import DECLARE_ONE, EffectRule, rule_of
 from .family import Family, ToolCall
 from .mcp import MCP, MCPEffects
 from .own_activities import OwnActivities
@@ -115,7 +115,7 @@ class Rules:
             self._own[name] = rule
         if unruled:
             raise DefinitionError(
-                f"the activities {', '.join(unruled)} have no effect: {FOUR_EFFECTS}"
+                f"the activities {', '.join(unruled)} have no effect: {DECLARE_ONE}"
             )
 
     def _needs_no_rule(self, name: str) -> bool:

@@ -35,7 +35,6 @@ from ..errors import ScheduleUnsupported
 from ..identity import Position
 from ..ledger.action_records import Effect
 from ..workflows.action_headers import surroundings, this_run
-from .requested_digest import requested_digest
 from .rules import Rules
 from .telling import told_by
 
@@ -88,7 +87,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         if call.rule is not None:
             self._unlimit(input)
         if call.rule is not None or _can_be_a_run():
-            self._name(input, self._position(call.tool), digest=requested_digest(call))
+            self._name(input, self._position(call.tool), digest=call.requested_digest)
         style = self._rules.telling(call, by_name=input.ret_type is None)
         handle = super().start_activity(input)
         return handle if style == "failure" else _told(handle, as_text=style == "text")

@@ -2,9 +2,10 @@
 
     header -> request -> claim -> call -> outcome -> reply
 
-It is the same for an agent's tools and for any other activity. The order is the whole point:
-nothing is called before its intent is committed, and nothing (no hook, no log line, no metric)
-comes between the call's return and its record.
+This one is for the tools and the activities of our own worker; `integrations` has another for those
+of other frameworks, around the same attempt. The order is the whole point: nothing is called before
+its intent is committed, and nothing (no hook, no log line, no metric) comes between the call's
+return and its record.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from temporalio.worker import (
     Interceptor,
 )
 
-from ...errors import CommitlineError, LedgerError, ModelError, PlanDivergence
+from ...errors import CommitlineError, ModelError, PlanDivergence
 from ...ledger import ActionLedger
 from ...logs import Log
 from ..contract.action_header import ActionHeader
-from ..contract.activity_failure import NOT_STARTED, again, as_failure
+from ..contract.activity_failure import NOT_STARTED, again
 from ..contract.local_activity import read_notes, read_schedule, with_notes
 from ..contract.spec import RESERVED_PREFIX
 from ..runner.attempt_notes import LocalNotes, local_notes
@@ -79,38 +80,30 @@ class _Guard(ActivityInboundInterceptor):
         guarded = self._guarded.get(name)
         if guarded is None and not name.startswith(RESERVED_PREFIX):
             return await super().execute_activity(input)
-        # The workflow of another application says itself how often it tries its activities.
-        ours = guarded is None or guarded.hand_over is not None
         scheduled_by_workflow.set(read_schedule(input.headers))
         notes = LocalNotes(read_notes(input.headers))
         local_notes.set(notes)
         try:
-            return await self._execute(guarded, input, ours=ours)
+            return await self._execute(guarded, input)
         except ApplicationError as err:
             if not notes.left:
                 raise
             raise with_notes(err, notes.left) from err.__cause__
 
-    async def _execute(
-        self, guarded: Guarded | None, input: ExecuteActivityInput, *, ours: bool
-    ) -> Any:
-        if ours and activity.info().is_local and activity.is_worker_shutdown():
+    async def _execute(self, guarded: Guarded | None, input: ExecuteActivityInput) -> Any:
+        if activity.info().is_local and activity.is_worker_shutdown():
             # A workflow of local activities would not let its worker go.
             raise again(NOT_STARTED, "its worker shuts down", delay=timedelta())
         try:
-            if ours:
-                await offer_to_any_worker()
+            await offer_to_any_worker()
             if guarded is None:
                 return await super().execute_activity(input)
             return await self._attempt(guarded, input)
         except CommitlineError as err:
-            if not ours and not isinstance(err, LedgerError):
-                raise  # of the activity itself
-            failure = failure_to_report(err) if ours else as_failure(err)
             # A failure's causes go into history as they are: a provider's words among them.
-            raise failure from (None if isinstance(err, ModelError) else err)
+            raise failure_to_report(err) from (None if isinstance(err, ModelError) else err)
         except Exception as err:
-            reported = failure_to_report(err) if ours else err
+            reported = failure_to_report(err)
             if reported is err:
                 raise
             raise reported from err

@@ -14,7 +14,6 @@ from commitline.integrations import effect, mcp_effects
 from commitline.integrations.family import ReportedFailure, ReportedRefusal
 from commitline.integrations.mcp import MCP
 from commitline.integrations.pydantic_ai import PydanticAI
-from commitline.integrations.requested_digest import requested_digest
 from commitline.integrations.rules import Rules
 
 CONVERTER = PayloadConverter.default
@@ -93,7 +92,7 @@ def test_what_chose_the_client_of_an_mcp_server_counts_and_is_kept() -> None:
         for tenant in ("ours", "theirs", None)
     )
 
-    assert len({requested_digest(one) for one in (ours, theirs, nobodys)}) == 3
+    assert len({one.requested_digest for one in (ours, theirs, nobodys)}) == 3
     arrived = family.arrived(ours, [request(factory_argument="theirs")], print, CONVERTER)
     (sent,) = arrived.args_with(ours.arguments)
     assert (sent["arguments"], sent["factory_argument"]) == ({"cents": 1}, "ours")
