@@ -10,12 +10,13 @@ import pytest
 from commitline.activities.contract.conversation import Completion, Message, RunResult, ToolResult
 from commitline.activities.contract.encoding import to_text
 from commitline.activities.model.scripted_model import call, say
+from commitline.errors import NodeTimeout
 from commitline.identity import RunKey
 from commitline.ledger import StoredMessage
 from commitline.tests.soak.conversations import malformed
 from commitline.tests.soak.result import Result
 from commitline.tests.soak.stage import run_soak
-from commitline.tests.soak.verdict import Aftermath, TalkSeen
+from commitline.tests.soak.verdict import Aftermath, RunSeen, TalkSeen
 
 SECONDS: Final = 60
 """All in all, the calm at the end included. `make soak` is the long one."""
@@ -107,6 +108,17 @@ def test_what_a_conversation_must_not_be_is_called_wrong(stored: Sequence[Stored
 
 def test_calls_without_results_at_the_end_of_a_lost_run_are_no_fault() -> None:
     assert malformed(_GOOD[:2], torn=True) == []
+
+
+@pytest.mark.parametrize(("state", "wrong"), [("failed", False), ("completed", True)])
+def test_a_run_that_failed_in_a_turn_has_told_its_model_nothing_more(
+    state: str, wrong: bool
+) -> None:
+    failure = f"{NodeTimeout.code}: no time is left for a model request"
+    run = RunSeen("soak-1", RunKey("soak-1/e1"), state, failure, "ended", False, _GOOD[:2])
+    found = [str(one) for one in Aftermath([run], [], []).violations()]
+
+    assert any("have the results []" in one for one in found) is wrong
 
 
 _REPLY: Final = RunResult("done", 2)

@@ -16,8 +16,8 @@ def malformed(stored: Sequence[StoredMessage], *, torn: bool = False) -> list[st
 
     Args:
         stored: The conversation.
-        torn: Whether its run was lost, and none has gone on with it: its last calls may have no
-            results yet.
+        torn: Whether its run was lost or failed, and none has gone on with it: its last calls may
+            have no results yet.
     """
     messages = [from_text(Message, one.message) for one in stored]
     return [

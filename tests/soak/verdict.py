@@ -64,6 +64,11 @@ class RunSeen:
     may_fail: bool = False
     """A plan's may, for good; then it is judged by what is undone."""
 
+    @property
+    def may_be_torn(self) -> bool:
+        """Whether its last calls may have no results: it ended before it told them its model."""
+        return self.stopped or self.state == "failed"
+
 
 @dataclass(frozen=True)
 class TalkSeen:
@@ -167,7 +172,7 @@ class Aftermath:
                 yield Violation("all runs", "", f"{key} was sent with several bodies: {sent}")
 
     def _of_told(self, seen: RunSeen | TalkSeen) -> Iterator[Violation]:
-        torn = isinstance(seen, RunSeen) and seen.stopped
+        torn = isinstance(seen, RunSeen) and seen.may_be_torn
         for text in malformed(seen.stored, torn=torn):
             yield Violation(seen.id, "", text)
         for asked, told in pairwise(seen.stored):
