@@ -151,7 +151,10 @@ async def _lock_around(connection: Connection, key: ActionKey) -> None:
     seen = await fetch(connection, Action, "get_action", key=key)
     if seen is None:
         return
-    if seen.compensator is not None or seen.undoes is not None:
+    if seen.compensator is not None:
+        # If the relay is to undo it, the run is written, too: a lock in share would be raised then.
+        await fetch(connection, Run, "lock_run_to_fork", run_key=seen.run_key)
+    elif seen.undoes is not None:
         await fetch(connection, Run, "lock_run", run_key=seen.run_key)
     undone = await fetch_rows(connection, "facts_undone_with", key=key)
     for domain_key in (*(row["domain_key"] for row in undone), seen.domain_key):

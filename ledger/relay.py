@@ -247,8 +247,8 @@ class RelayLedger(LedgerCalls):
     async def give_exits(self, run: Run, *, can_look_up: bool) -> bool:
         """Give each action of an ended run an exit that has none; False if the run is open again.
 
-        What the relay has to send is queued; what may have happened is looked up or parked. Safe
-        to repeat.
+        What the relay has to send or to undo is queued; what may have happened is looked up or
+        parked. Safe to repeat.
 
         Args:
             run: The run; its workflow has ended.
@@ -263,6 +263,7 @@ class RelayLedger(LedgerCalls):
                 if found is None or found.state != run.state:
                     return False
                 await execute(connection, "queue_left_over", **at)
+                await execute(connection, "queue_lost_undos", **at)
                 await execute(connection, "park_lost_undos", **at)
                 if can_look_up:
                     await execute(connection, "queue_lookups", **at)

@@ -1,9 +1,9 @@
 -- Named queries of exits: who brings an action to its end; see commitline_exit in the migration.
 -- A line `-- name: purpose` starts each query; parameters are always bound.
 
--- without_exit: pending actions that nobody brings to an end. Looks at the runs that are not cleared,
--- at what repeats another action, and at what others rely on. An array, by which an index can
--- be searched, since the planner overrates how many runs these are.
+-- without_exit: actions that nobody brings to an end. Looks at the runs that are not cleared, at what
+-- repeats another action, and at what others rely on. An array, by which an index can be searched,
+-- since the planner overrates how many runs these are.
 with seen as (
     select key from agent_actions
      where relayed and status = 'pending' and run_key = any(array(
@@ -18,25 +18,32 @@ with seen as (
               and not exists (select from agent_relay q
                                where q.key = r.run_key || ':0' and q.due_at is not null)))
     union
+    select key from agent_actions
+     where status = 'done' and compensator is not null and undone_by is null
+       and run_key = any(array(
+           select run_key from agent_runs
+            where cleared_at is null and state = 'ended' and undo_ended_at is not null))
+    union
     select key from agent_actions where parked_at is not null and duplicate_of is not null
     union
     select key from agent_intents where relies
 )
 select a.*, clock_timestamp() as now from agent_actions a
- where a.key = any(array(select key from seen))
-   and a.status = 'pending' and commitline_exit(a) is null
+ where a.key = any(array(select key from seen)) and commitline_exit(a) is null
  order by a.created_at, a.key
  limit %(limit)s;
 
 -- clear_runs: look at ended runs, those first that were seen longest ago, and clear those of which
--- each action has an end, or is left to a person. Returns whether one of their actions has no exit.
+-- each action has an end, or is left to a person; also what the relay is to undo. Returns whether one
+-- of their actions has no exit.
 -- An outbox may be long: at one of its runs it looks again after ten minutes.
 with found as (
-    select r.run_key
+    select r.run_key, r.undo_ended_at
       from (values (false, %(before)s::timestamptz),
                    (true, %(before)s::timestamptz - interval '10 minutes')) due (outbox, before)
      cross join lateral (
-           select run_key, coalesce(looked_at, '-infinity') as looked_at from agent_runs
+           select run_key, undo_ended_at, coalesce(looked_at, '-infinity') as looked_at
+             from agent_runs
             where cleared_at is null and (state = 'ended' or workflow_id = 'outbox')
               and (workflow_id = 'outbox') = due.outbox
               and coalesce(looked_at, '-infinity') < due.before
@@ -56,7 +63,9 @@ with found as (
                                             where q.key = a.key and q.due_at is not null)
                               then 'relay' else commitline_exit(a) end as exit
              from agent_actions a
-            where a.run_key = found.run_key and a.status = 'pending' and a.parked_at is null
+            where a.run_key = found.run_key
+              and (a.status = 'pending' and a.parked_at is null
+                   or found.undo_ended_at < a.done_at and commitline_owes_undo(a))
            offset 0) one on true  -- offset 0: each is computed once
      group by found.run_key
 )
@@ -76,6 +85,13 @@ select a.key, 'send', a.tool from agent_actions a
  where a.run_key = %(run_key)s and a.relayed and a.status = 'pending' and a.parked_at is null
    and commitline_exit(a) is null
 on conflict (key) do update set why = 'send', due_at = clock_timestamp(), starts = 0;
+
+-- queue_lost_undos: what the relay is to undo, and has lost from its queue.
+insert into agent_relay (key, why, tool)
+select a.key, 'undo', a.compensator
+  from agent_actions a join agent_runs r using (run_key)
+ where a.run_key = %(run_key)s and r.undo_ended_at < a.done_at and commitline_owes_undo(a)
+on conflict (key) do nothing;
 
 -- park_lost_undos: the undo of the run is lost, and no attempt at it is at work. The next undo of
 -- the run goes on with these.

@@ -152,15 +152,23 @@ delete from agent_relay
     or (why = 'undo' and key = any(array(  -- an array, by which an index can be searched
         select undoes from agent_actions where key = any(%(keys)s))));
 
--- relay_undo: it happened after its run had been undone: the relay undoes it, too.
-insert into agent_relay (key, why, tool)
-select a.key, 'undo', a.compensator
-  from agent_actions a join agent_runs r using (run_key)
- where a.key = %(key)s and a.status = 'done' and a.effect_possible and a.compensator is not null
-   and a.undone_by is null and a.duplicate_of is null and r.undo_ended_at is not null
-   and a.adopted_at is null  -- it was sent for somebody else
-on conflict (key) do update
-    set why = excluded.why, tool = excluded.tool, due_at = clock_timestamp(), starts = 0;
+-- relay_undo: it happened after its run had been undone: the relay undoes it, too. It looks at the run
+-- again until it has, so that it does so also if it loses the entry.
+with queued as (
+    insert into agent_relay (key, why, tool)
+    select a.key, 'undo', a.compensator
+      from agent_actions a join agent_runs r using (run_key)
+     where a.key = %(key)s and a.status = 'done' and a.effect_possible
+       and a.compensator is not null and a.undone_by is null and a.undoes is null
+       and a.duplicate_of is null and r.undo_ended_at is not null
+       and a.adopted_at is null  -- it was sent for somebody else
+    on conflict (key) do update
+        set why = excluded.why, tool = excluded.tool, due_at = clock_timestamp(), starts = 0
+    returning key
+)
+update agent_runs r set cleared_at = null
+  from queued join agent_actions a using (key)
+ where r.run_key = a.run_key and r.cleared_at is not null;
 
 -- reopen: a parked action is tried again, or looked up. Not while an attempt may be at work.
 update agent_actions

@@ -66,9 +66,7 @@ select q.*, q.order_key is null or not exists (
 -- transaction wrote is seen.
 with action as (
     select a.key,
-           a.status = 'done' and (q.why <> 'undo' or a.undone_by is not null
-               or (select count(*) > 0 and bool_and(u.status = 'done' or u.parked_at is not null)
-                     from agent_actions u where u.undoes = a.key)) as ended,
+           a.status = 'done' and (q.why <> 'undo' or not commitline_undo_is_open(a)) as ended,
            a.parked_at is not null as parked
       from agent_actions a join agent_relay q using (key) where a.key = %(key)s
 ), dequeued as (

@@ -46,9 +46,10 @@ select run_key, format('is a run without an end: %%s', state)
 union all
 select a.key, 'was sent after its run had been stopped'
   from agent_actions a join agent_runs r using (run_key)
-  -- Of a sub-agent's run the moment is from before its lock: `_sent_after_stop`.
- where r.parent_key is null and a.dispatched_at > r.stopped_at and not a.relayed
-   and not starts_with(a.position, 'undo-')"""
+  -- Of a sub-agent's run the moment is from before its lock, and another run's call does not lock
+  -- this one: `_sent_after_stop`.
+ where r.parent_key is null and a.claimed_by = a.key and a.dispatched_at > r.stopped_at
+   and not a.relayed and not starts_with(a.position, 'undo-')"""
 """What is left after every exit was taken, by the ledger's own `commitline_exit`; and what was sent
 although its run had been stopped."""
 

@@ -50,6 +50,11 @@ def _query(name: str, text: str) -> Callable[[pytest.MonkeyPatch], None]:
     return lambda patch: patch.setitem(QUERIES, name, text)
 
 
+def _never_queue_an_undo(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(QUERIES, "relay_undo", _NOTHING)
+    patch.setitem(QUERIES, "queue_lost_undos", _NOTHING_OF_RUN)
+
+
 def _send_anything_again(patch: pytest.MonkeyPatch) -> None:
     rule = claim_rules.take_over
 
@@ -127,7 +132,8 @@ MUTANTS: Final = (
             ("open_unknown", "where ", "where false and "),
         ),
     ),
-    Mutant("do-not-undo-late-successes", 2, _query("relay_undo", _NOTHING)),
+    Mutant("do-not-undo-late-successes", 2, _never_queue_an_undo),
+    Mutant("do-not-find-lost-undos", 2, _query("queue_lost_undos", _NOTHING_OF_RUN)),
     Mutant("take-every-fact-for-standing", 0, _take_every_fact_for_standing),
     Mutant("leave-what-a-run-leaves", 1, _query("park_left_over", _NOTHING_OF_RUN)),
     Mutant("take-every-key-for-known", 1, _take_every_key_for_known),

@@ -5,6 +5,8 @@ The rules are those of `activities.runs.settlement` and `gone_runs`, without Tem
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 from commitline.errors import CommitlineError, IdempotencyKeyConflict
 from commitline.identity import is_of_outbox
 from commitline.ledger import Action, RelayEntry, Run
@@ -12,9 +14,12 @@ from commitline.tests.fuzz.actor import Actor, NoEnd
 from commitline.tests.fuzz.faults import Cancelled
 from commitline.tests.fuzz.tools import TOOLS
 from commitline.tests.fuzz.undoing import in_full, settlement_of, undo_of
+from commitline.tests.integration.database import sql
 
 _MOST_ATTEMPTS = 6
 _GIVEN_UP_AFTER = 4
+_LOST_UNDOS = 0.5
+"""How often the queue loses what is to be undone; at the end, too."""
 
 
 class Relay(Actor):
@@ -68,6 +73,9 @@ class Relay(Actor):
         for entry in due:
             if self.is_lost():
                 continue  # a relay that dies; the entry is due again later
+            if entry.why == "undo" and self.chance.random() < _LOST_UNDOS:
+                await self._lose(entry)
+                continue
             await self.ledger.relay.count_start(entry)
             failed = await self._settle(entry)
             found = await self.ledger.relay.entry(entry.key)
@@ -76,6 +84,11 @@ class Relay(Actor):
                 await self.do("leave_to_person", entry.key, leave)
             await self.ledger.relay.dequeue_if_settled(entry.key)
         return len(due)
+
+    async def _lose(self, entry: RelayEntry) -> None:
+        """Have the queue lose an entry. Nothing of ours does; the sweep finds it all the same."""
+        statement: LiteralString = "delete from agent_relay where key = %(key)s"
+        await self.do("lose an undo", entry.key, sql(self.pool, statement, key=entry.key))
 
     async def _settle(self, entry: RelayEntry) -> str | None:
         """Settle an entry; return why that failed, if it did."""

@@ -634,11 +634,39 @@ create table agent_intents (
 -- The relay's sweep looks after these, until their actions have an end.
 create index agent_intents_relying on agent_intents (key) where relies;
 
+-- Whether the relay is still to undo an action that took effect: it is not undone, and no undo of it
+-- has ended, or is left to a person. Of a refund that the model called only the second counts.
+create function commitline_undo_is_open(a agent_actions)
+returns boolean
+language sql stable as $function$
+    select a.status = 'done' and a.effect_possible and a.undone_by is null
+       and not exists (select from agent_actions u
+                        where u.undoes = a.key
+                          and (u.parked_at is not null
+                               or (u.status = 'done' and starts_with(u.position, 'undo-'))))
+$function$;
+
+-- Whether that is the relay's by the rows alone, whatever its queue has: the action took effect after
+-- the undo of its run had ended. Not if the queue keeps it for a person.
+create function commitline_owes_undo(a agent_actions)
+returns boolean
+language sql stable as $function$
+    select a.status = 'done' and a.compensator is not null and a.undone_by is null
+       and a.undoes is null and a.duplicate_of is null
+       and a.adopted_at is null  -- it was sent for somebody else
+       and exists (select from agent_runs r
+                    where r.run_key = a.run_key and r.state = 'ended'
+                      and r.undo_ended_at < a.done_at)
+       and not exists (select from agent_relay q where q.key = a.key and q.due_at is null)
+       and commitline_undo_is_open(a)
+$function$;
+
 -- Who brings an action to its end:
 --          done    -- it has ended
 --          person  -- it is unknown, and a person may settle it
 --          first   -- it repeats an unknown action, and is settled with that one
---          relay   -- it is in the relay's queue
+--          relay   -- it is in the relay's queue, or what it undoes is; also one that is done, and that
+--                     the relay is to undo
 --          run     -- its run is open: that carries it out, or parks it when it ends
 --          attempt -- its run has ended, and an attempt may be at work on it until its lease is over
 --          nobody  -- nothing was sent, nobody relies on it, and its run has ended: a reset may go on
@@ -649,13 +677,17 @@ create function commitline_exit(a agent_actions)
 returns text
 language sql stable as $function$
     select case
-        when a.status = 'done' then 'done'
+        when a.status = 'done' and not commitline_owes_undo(a) then 'done'
         when a.parked_at is not null and a.duplicate_of is not null then (
             select 'first' from agent_actions f where f.key = a.duplicate_of and f.status = 'pending')
         when a.parked_at is not null then 'person'
         when exists (select from agent_relay q where q.key = a.key and q.due_at is not null)
             then 'relay'
-        when a.relayed then null
+        when starts_with(a.position, 'undo-')
+             and exists (select from agent_relay q
+                          where q.key = a.undoes and q.why = 'undo' and q.due_at is not null)
+            then 'relay'
+        when a.relayed or a.status = 'done' then null
         when exists (select from agent_runs r where r.run_key = a.run_key and r.state <> 'ended')
             then 'run'
         when a.lease_until > clock_timestamp() then 'attempt'

@@ -21,6 +21,7 @@ from commitline.ledger import (
     ActionLedger,
     ActionRequest,
     Busy,
+    Dispatched,
     Outcome,
     Parked,
     QuestionRequest,
@@ -412,6 +413,96 @@ async def test_what_the_relay_has_lost_from_its_queue_is_sent_all_the_same(
     await sweep(ledger, pool, temporal_client)
 
     assert await queued(ledger, key) == "send"
+
+
+async def happened_late(ledger: ActionLedger, **given: Any) -> Dispatched:
+    """Have a charge turn out to have happened, after its run was undone without it."""
+    late = await dispatched(ledger, request(compensator="take_back", **given), attempt(1))
+    await ledger.undo.begin(RUN_A, why="it failed", failed=True, attempt_at=after_noon(2))
+    await ledger.undo.finish(RUN_A, attempt_at=after_noon(3), passed=frozenset([late.key]))
+    await ledger.record(late, RECEIPT)
+    return late
+
+
+async def undo_of(ledger: ActionLedger, key: ActionKey, *, seconds: float = 9) -> Dispatched:
+    """Have the relay begin the undo of an action."""
+    due = await ledger.undo.plan_one(await the(ledger, key))
+    assert due is not None
+    assert due.at is not None
+    undo = action_request(RUN_A, due.at, tool="take_back", undoes=key, purpose="undo")
+    return await dispatched(ledger, undo, attempt(seconds, lease=OVER))
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_undo_that_the_relay_has_lost_from_its_queue_is_made_all_the_same(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client, begun: bool
+) -> None:
+    late = await happened_late(ledger)
+    await sweep(ledger, pool, temporal_client)
+    if begun:
+        await undo_of(ledger, late.key)
+    queued_before = await queued(ledger, late.key)
+    await sql(pool, "delete from agent_relay")
+    before = await without_exit(ledger)
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert queued_before == await queued(ledger, late.key) == "undo"
+    assert late.key in before
+    assert await without_exit(ledger) == []
+    undo = await undo_of(ledger, late.key, seconds=99)
+    await ledger.record(undo, RECEIPT)
+    assert (await the(ledger, late.key)).undone_by == undo.key
+
+
+async def test_a_late_success_is_undone_also_if_its_run_had_left_nothing_to_look_after(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    late = await dispatched(ledger, request(compensator="take_back"), attempt(1))
+    await ledger.undo.begin(RUN_A, why="it failed", failed=True, attempt_at=after_noon(2))
+    await ledger.undo.finish(RUN_A, attempt_at=after_noon(3), passed=frozenset([late.key]))
+    await sweep(ledger, pool, temporal_client)  # it is parked, and a person's
+    await ledger.record(late, RECEIPT)
+    await sql(pool, "delete from agent_relay")
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert await queued(ledger, late.key) == "undo"
+
+
+async def test_what_an_undo_passed_by_or_tried_in_vain_is_not_queued_by_the_sweep(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    passed = await dispatched(
+        ledger, request("1.0", effective_digest="another", compensator="take_back"), attempt(1)
+    )
+    await ledger.record(passed, RECEIPT)
+    await ledger.undo.begin(RUN_A, why="it failed", failed=True, attempt_at=after_noon(2))
+    (due,) = await ledger.undo.plan(RUN_A)
+    await ledger.undo.finish(RUN_A, attempt_at=after_noon(3), passed=frozenset([due.passes]))
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert await queued(ledger, passed.key) is None
+
+
+async def test_an_undo_that_had_no_effect_or_that_a_person_has_is_not_begun_anew(
+    ledger: ActionLedger, pool: Pool, temporal_client: Client
+) -> None:
+    late = await happened_late(ledger)
+    await ledger.relay.leave_to_person(late.key, "no worker serves take_back")
+    await sweep(ledger, pool, temporal_client)
+    kept = await ledger.relay.entry(late.key)
+    await sql(pool, "update agent_relay set due_at = now()")
+    await ledger.record(await undo_of(ledger, late.key), DID_NOT_HAPPEN)
+    await sql(pool, "update agent_runs set cleared_at = null")
+
+    await sweep(ledger, pool, temporal_client)
+
+    assert kept is not None
+    assert kept[0].due_at is None
+    assert await queued(ledger, late.key) is None
+    assert await without_exit(ledger) == []
 
 
 async def test_what_repeats_an_action_that_has_an_end_is_settled_with_it_sooner_or_later(
