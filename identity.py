@@ -252,6 +252,12 @@ def undo_workflow(run: RunKey) -> str:
     return f"undo:{run}"
 
 
+def undone_run(workflow_id: str) -> RunKey | None:
+    """Return the run that a workflow undoes; None if it is not one that `undo_workflow` names."""
+    prefix, _, run = workflow_id.partition(":")
+    return RunKey(run) if prefix == "undo" and run else None
+
+
 def settle_workflow(key: ActionKey) -> str:
     """Return the id of the workflow that settles an action whose run is gone: one at a time."""
     return f"settle:{key}"

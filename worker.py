@@ -44,6 +44,7 @@ from .activities.runs.approvals import ApprovalActivities
 from .activities.runs.due_actions import DueActions
 from .activities.runs.gone_runs import GoneRuns
 from .activities.runs.left_runs import LeftRuns
+from .activities.runs.left_undos import LeftUndos
 from .activities.runs.outcomes import OutcomeActivities
 from .activities.runs.plan import PlanActivities
 from .activities.runs.questions import QuestionActivities
@@ -240,7 +241,8 @@ def _relay_activities(
         heartbeat_seconds=settings.heartbeat_seconds,
     )
     left = LeftRuns(app, ledger, client, task_queue=settings.task_queue)
-    return [*settlements.all, *GoneRuns(ledger, client, left).all]
+    undos = LeftUndos(app, ledger, client, task_queue=settings.task_queue)
+    return [*settlements.all, *GoneRuns(ledger, client, left, undos).all]
 
 
 def _tool_activities(

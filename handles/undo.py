@@ -13,16 +13,17 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
+from temporalio.exceptions import TerminatedError
 from temporalio.service import RPCError
 
 from ..activities.runs.left_workflows import is_polled, left
 from ..activities.runs.undo_start import start_undo
 from ..canonical import scrub
 from ..errors import UndoRefused
-from ..identity import RunKey, undo_workflow
+from ..identity import RunKey
 from ..ledger import Run, UndoReport
 from .connection import Connection
-from .run_workflow import RunWorkflow, run_key_of
+from .run_workflow import RunWorkflow, first_of, run_key_of
 from .temporal_failure import ended_badly, refused
 
 NO_REASON: Final = "no reason given"
@@ -80,12 +81,24 @@ async def _run_undo(
     try:
         queue = await _queue_of_workers(connection, own_queue)
         undoing = await start_undo(connection.temporal, run_key, why, name=id, task_queue=queue)
-        first = undoing.first_execution_run_id
-        return await RunWorkflow(connection, undoing.id, first=first).result(UndoReport)
-    except WorkflowFailureError as err:
-        raise ended_badly(undo_workflow(run_key), err.cause) from err
+        return await _report_of(connection, undoing.id, undoing.first_execution_run_id)
     except RPCError as err:
         raise refused(id, err) from err
+
+
+async def _report_of(connection: Connection, id: str, first: str | None) -> UndoReport:
+    """Wait for the report of an undo, also from another workflow that the relay puts in its place.
+
+    The relay does so where no worker polls the task queue of the first one any more.
+    """
+    while True:
+        try:
+            return await RunWorkflow(connection, id, first=first).result(UndoReport)
+        except WorkflowFailureError as err:
+            newest = first_of(await RunWorkflow(connection, id).describe())
+            if newest == first or not isinstance(err.cause, TerminatedError):
+                raise ended_badly(id, err.cause) from err
+            first = newest
 
 
 def _with_reasons(report: UndoReport, reported: UndoReport) -> UndoReport:

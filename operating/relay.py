@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.contract.relay import SETTLE_ACTION
@@ -43,6 +43,8 @@ class LeftQueue:
     """How many wait there."""
     first: str
     """The id of the workflow that has waited longest."""
+    moving: int
+    """How many of them are undos or settlements: the relay moves those to a queue of its own."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,19 @@ async def _left_queues(temporal: Client) -> Sequence[LeftQueue]:
     """Return the task queues that no worker polls, and on which workflows of ours wait."""
     kinds = ", ".join(f"'{kind}'" for kind in (AGENT_RUN, PLAN_RUN, UNDO_RUN, SETTLE_ACTION))
     query = f"WorkflowType IN ({kinds}) AND ExecutionStatus = 'Running'"
-    waiting: dict[str, list[str]] = {}
+    waiting: dict[str, list[WorkflowExecution]] = {}
     async for one in temporal.list_workflows(query, limit=_LOOKED_AT):
-        waiting.setdefault(one.task_queue, []).append(one.id)
+        waiting.setdefault(one.task_queue, []).append(one)
     return [
-        LeftQueue(queue, len(ids), ids[-1])
-        for queue, ids in sorted(waiting.items())
+        _left_queue(queue, found)
+        for queue, found in sorted(waiting.items())
         if not await is_polled(temporal, queue)
     ]
+
+
+def _left_queue(task_queue: str, found: Sequence[WorkflowExecution]) -> LeftQueue:
+    moving = sum(one.workflow_type in (UNDO_RUN, SETTLE_ACTION) for one in found)
+    return LeftQueue(task_queue, len(found), found[-1].id, moving)
 
 
 async def trigger(client: AgentClient) -> str:
@@ -135,18 +142,30 @@ def print_report(found: RelayReport) -> None:
         _gone(found.gone, now).print(OUT)
         ERR.print("Take back what they did: commitline undo RUN", style="dim")
     for one in found.left:
-        queue = one_line(one.task_queue, limit=200)
-        ERR.print(
-            f"No worker polls the task queue {queue}: {one.workflows} workflows wait there, "
-            f"{one_line(one.first, limit=200)} for the longest time. Start a worker with "
-            f"COMMITLINE_TASK_QUEUE={queue}, or stop its runs: commitline stop RUN",
-            style="yellow",
-            markup=False,
-            soft_wrap=True,
-        )
-    if not found.waiting and not found.gone:
+        ERR.print(_told(one), style="yellow", markup=False, soft_wrap=True)
+    if not found.waiting and not found.gone and not any(one.moving for one in found.left):
         ERR.print("The relay has nothing to do.")
         ERR.print("What waits for a person: commitline actions list --parked", style="dim")
+
+
+def _told(left: LeftQueue) -> str:
+    """Say what waits on a task queue that no worker polls, and what to do about it."""
+    queue = one_line(left.task_queue, limit=200)
+    told = (
+        f"No worker polls the task queue {queue}: {left.workflows} workflows wait there, "
+        f"{one_line(left.first, limit=200)} for the longest time."
+    )
+    if left.moving:
+        told += (
+            f" {left.moving} of them are undos and settlements: the next look of the relay moves "
+            "each to its own task queue, if its workers serve the tools."
+        )
+    if left.moving < left.workflows:
+        told += (
+            f" Start a worker with COMMITLINE_TASK_QUEUE={queue}, or stop its runs: "
+            "commitline stop RUN"
+        )
+    return told
 
 
 def data(found: RelayReport) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from ...logs import Log
 from ..contract.relay import CLOSE_GONE_RUNS
 from ..guard.heartbeat import beating
 from .left_runs import LeftRuns
+from .left_undos import LeftUndos
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 from .run_executions import RunExecutions
 
@@ -36,15 +37,21 @@ class GoneRuns:
         ledger: Over an open pool.
         temporal: The cluster of the runs.
         left: Takes over the runs that go on and that no worker takes up; None: nobody does.
+        undos: Takes over the undos that no worker takes up; None: nobody does.
     """
 
     def __init__(
-        self, ledger: ActionLedger, temporal: Client, left: LeftRuns | None = None
+        self,
+        ledger: ActionLedger,
+        temporal: Client,
+        left: LeftRuns | None = None,
+        undos: LeftUndos | None = None,
     ) -> None:
         self._ledger = ledger
         self._namespace = temporal.namespace
         self._executions = RunExecutions(temporal, ledger)
         self._left = left
+        self._undos = undos
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
@@ -59,6 +66,8 @@ class GoneRuns:
         """
         async with beating():
             gone = await self._close_all()
+            if self._undos is not None:
+                await self._undos.take_over()
             await self._give_exits()
             return gone
 

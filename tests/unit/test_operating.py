@@ -148,10 +148,13 @@ def test_what_doctor_found_is_broken_nowhere() -> None:
 def test_a_task_queue_that_no_worker_polls_is_named_with_what_to_do(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    left = [relay.LeftQueue("old", 3, "run-1")]
+    left = [relay.LeftQueue("old", 3, "run-1", 1), relay.LeftQueue("older", 1, "undo:run-2", 1)]
 
     relay.print_report(relay.RelayReport("relay", "on", None, None, [], [], left))
 
     shown = " ".join(capsys.readouterr().err.split())
     assert "No worker polls the task queue old: 3 workflows wait there, run-1 for" in shown
     assert "COMMITLINE_TASK_QUEUE=old" in shown
+    assert "1 of them are undos and settlements: the next look of the relay moves" in shown
+    assert "COMMITLINE_TASK_QUEUE=older" not in shown
+    assert "nothing to do" not in shown

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from commitline import AgentClient, App, RunHandle
 from commitline.activities.contract.encoding import pack
 from commitline.activities.contract.relay import SETTLE_ACTION
 from commitline.activities.contract.undo import UNDO_RUN, UndoRequest
 from commitline.activities.model.scripted_model import say
+from commitline.activities.runs.undo_start import start_undo
 from commitline.identity import RunKey, settle_workflow, undo_workflow
 from commitline.ledger import ActionLedger, Effect, Outcome
 from commitline.operating.relay import report
 from commitline.tests.builders import action_request, attempt, dispatched
 
-from .bench import Bench, eventually, fresh_id
+from .bench import Bench, commitline, eventually, fresh_id, one_agent
 from .playing import within
 from .relay_bench import ends, intend, ledger_of, look, lost
 from .test_undo import Shop, charges
@@ -143,3 +146,89 @@ async def test_a_person_undoes_where_workers_are_whatever_task_queue_the_client_
     assert [undone.state, taken_back.state] == ["compensated", "compensated"]
     assert shop.log == ["charge 1", "refund 1 receipt-1", "refund 2 receipt-2"]
     assert status.state == "terminated"
+
+
+async def ordered(gone: Bench, run: RunKey, why: str) -> WorkflowHandle[Any, Any]:
+    """Order the undo of a run where no worker takes it up."""
+    return await start_undo(gone.temporal, run, why, name=run, task_queue=gone.settings.task_queue)
+
+
+async def is_listed(gone: Bench, *, undos: int) -> None:
+    """Wait until Temporal lists the undos that wait."""
+
+    async def so_many() -> bool:
+        queue = f"TaskQueue = '{gone.settings.task_queue}' AND WorkflowType = '{UNDO_RUN}'"
+        return (await gone.temporal.count_workflows(queue)).count == undos
+
+    await eventually(so_many)
+
+
+async def test_the_relay_moves_an_undo_that_was_ordered_where_no_worker_polls(
+    bench: Bench, gone: Bench
+) -> None:
+    shop = Shop()
+
+    async with (
+        ledger_of(bench) as ledger,
+        AgentClient(gone.temporal, gone.settings) as before,
+        bench.serving(served(shop)) as client,
+    ):
+        lost_run, lost_key = await begun(bench, before, ledger)
+        await charged(ledger, lost_key, "6")
+        await bench.temporal.get_workflow_handle(lost_run.id).terminate()
+        person = asyncio.ensure_future(before.run(lost_run.id).undo(reason="it was lost"))
+        run = await client.start("agent", "go", id=fresh_id())
+        await run.result()
+        key = await bench.run_key(run)
+        waiting = await ordered(gone, key, "ada changed her mind")
+        await is_listed(gone, undos=2)
+        told = await commitline(bench, "relay")
+        await look(bench)
+        undone = await within(person)
+        await within(bench.temporal.get_workflow_handle(waiting.id).result())
+        again = await run.undo_report()
+        row = await ledger.runs.get(key)
+
+    assert "2 of them are undos and settlements: the next look of the relay" in told.stderr
+    assert "commitline stop RUN" not in told.stderr
+    assert "nothing to do" not in told.stderr
+    assert [undone.state, again.state] == ["compensated", "compensated"]
+    assert sorted(shop.log) == ["charge 1", "refund 1 receipt-1", "refund 6 receipt-6"]
+    assert row is not None
+    assert row.stop_reason == "ada changed her mind"
+
+
+async def test_the_relay_leaves_an_undo_alone_whose_tools_or_run_it_does_not_have_or_that_is_over(
+    bench: Bench, gone: Bench
+) -> None:
+    other = one_agent([], [say("Done.")])
+
+    async with (
+        ledger_of(bench) as ledger,
+        AgentClient(gone.temporal, gone.settings) as before,
+        bench.serving(other),
+    ):
+        run, key = await begun(bench, before, ledger)
+        await charged(ledger, key, "7")
+        await ledger.runs.end(key, attempt_at=datetime.now(UTC))
+        _, over = await begun(bench, before, ledger)
+        await charged(ledger, over, "8")
+        waiting = [
+            await ordered(gone, one, "ada")
+            for one in (key, RunKey(f"{fresh_id()}/of-another-ledger"), over)
+        ]
+        undo: dict[str, Any] = {
+            "attempt_at": datetime.now(UTC) + timedelta(seconds=1),
+            "by": waiting[2].id,
+        }
+        await ledger.undo.begin(over, why="ada", failed=True, **undo)
+        (due,) = await ledger.undo.plan(over, by=waiting[2].id)
+        assert await ledger.undo.finish(over, passed=frozenset([due.passes]), **undo)
+        await is_listed(gone, undos=3)
+        await look(bench)
+        states = [(await one.describe()).status for one in waiting]
+        for one in (waiting[0].id, waiting[1].id, run.id):
+            await bench.temporal.get_workflow_handle(one).terminate()
+
+    running, terminated = WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.TERMINATED
+    assert states == [running, running, terminated]
