@@ -65,6 +65,7 @@ def not_running(run: Run | None, message: str) -> RunNotRunning:
     """Return the error of a run that may start nothing: whether a stop or an undo is under way."""
     return RunNotRunning(
         message,
+        known=run is not None,
         stopping=run is not None and run.state == "stopping",
         undoing=run is not None and run.undo_under_way,
     )

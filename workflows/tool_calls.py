@@ -26,18 +26,13 @@ from ..ledger.action_records import Effect
 from ..shown import markdown_line
 from .action_headers import calling, surroundings, this_run
 from .activity_calls import raise_if_cancelled, run_ledger_activity
+from .approval_wait import CHECK_AGAIN, CHECK_DAILY, wait_for_approval
 from .finished_call import content_share, settled_reply, state_of
 from .progress import CallProgress, Progress, summarise
 from .sub_agent import run_sub_agent
 
 _JUDGE_AGAIN: Final = 30
 """Seconds at most before a call is judged again whose tool has changed; at first it is one."""
-_CHECK_AGAIN: Final = 3_600.0
-"""Seconds after which a run that waits for a person reads the ledger once more: the update that
-brings the decision or the answer may be lost. Twice as long each time, since each look stays in
-the history, of each call that waits."""
-_CHECK_DAILY: Final = 86_400.0
-"""The longest time between two looks."""
 
 
 class ToolCalls:
@@ -141,28 +136,23 @@ class ToolCalls:
             digest([parse(arguments), inputs_meaning(inputs)] if inputs else parse(arguments)),
             inputs,
         )
-        look_in = _CHECK_AGAIN
-        while True:
-            raise_if_cancelled()
-            approval = await run_ledger_activity(
-                ApprovalState, CHECK_APPROVAL, request, markdown_line(f"May {name} be called?")
-            )
-            if approval == ApprovalState():
-                continue  # an operator's
-            if approval.wait_seconds is None:
-                call.state = "running"
-                self.settled.add((at, approval.generation))
-                return approval
+
+        def on_wait() -> None:
             call.state = "awaiting_approval"
             self._show()
-            with suppress(TimeoutError):
-                await workflow.wait_condition(
-                    lambda: at in self.decided,
-                    timeout=min(approval.wait_seconds, look_in),
-                    timeout_summary=markdown_line(f"{at} {name} waits for a person"),
-                )
-            look_in = min(2 * look_in, _CHECK_DAILY)
-            self.decided.discard(at)
+
+        approval = await wait_for_approval(
+            lambda: run_ledger_activity(
+                ApprovalState, CHECK_APPROVAL, request, markdown_line(f"May {name} be called?")
+            ),
+            at=at,
+            tool=name,
+            decided=self.decided,
+            on_wait=on_wait,
+        )
+        call.state = "running"
+        self.settled.add((at, approval.generation))
+        return approval
 
     async def _reply(
         self, tool: ToolSpec, at: Position, arguments: RawValue, call: CallProgress
@@ -199,7 +189,7 @@ class ToolCalls:
         if wait:
             call.state, call.question = "awaiting_answer", question.message
             self._show()
-        reply, look_in = None, _CHECK_AGAIN
+        reply, look_in = None, CHECK_AGAIN
         while wait and key not in self.answered:
             with suppress(TimeoutError):
                 await workflow.wait_condition(
@@ -207,7 +197,7 @@ class ToolCalls:
                     timeout=min(wait, look_in),
                     timeout_summary=f"{at} waits for an answer",
                 )
-            look_in = min(2 * look_in, _CHECK_DAILY)
+            look_in = min(2 * look_in, CHECK_DAILY)
             raise_if_cancelled()
             if key in self.answered:
                 break

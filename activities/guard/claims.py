@@ -21,6 +21,7 @@ from temporalio import activity
 
 from ...crash import crash_point
 from ...errors import LedgerUnavailable, RunNotRunning, StatementRefused
+from ...identity import RunKey
 from ...ledger import (
     Accepted,
     ActionLedger,
@@ -147,16 +148,8 @@ class Claims:
                 raise
         # A failover lost it, and what its attempts wrote may be lost with it: a run of ours is open
         # before it calls. That of another application is opened by its first call.
-        info = activity.info()
-        await self._ledger.runs.open(
-            run_key=self._call.header.run_key,
-            workflow_id=info.workflow_id or "",
-            agent=info.workflow_type or "",
-            input_digest="",
-            attempt_at=began_at(),
-            namespace=info.namespace,
-            lost=lost or self._call.guarded.hand_over is not None,
-        )
+        lost = lost or self._call.guarded.hand_over is not None
+        await open_run_of_caller(self._ledger, self._call.header.run_key, lost=lost)
         return await self._ledger.claim(self._request, attempt)
 
     def _attempt_now(self) -> Attempt:
@@ -234,4 +227,24 @@ def _attempt(call: GuardedCall) -> Attempt:
         repeats=call.repeats,
         unordered=info.is_local,
         unrecorded_before=call.adopted,
+    )
+
+
+async def open_run_of_caller(ledger: ActionLedger, run_key: RunKey, *, lost: bool) -> None:
+    """Register the run of the workflow that has started the running activity. Safe to repeat.
+
+    Args:
+        ledger: Where it is missing.
+        run_key: Of the run.
+        lost: It was registered before, or may have been.
+    """
+    info = activity.info()
+    await ledger.runs.open(
+        run_key=run_key,
+        workflow_id=info.workflow_id or "",
+        agent=info.workflow_type or "",
+        input_digest="",
+        attempt_at=began_at(),
+        namespace=info.namespace,
+        lost=lost,
     )

@@ -5,6 +5,9 @@ must not run in a workflow. It reads the ledger first: of a call that was begun,
 any more. Else it fixes the arguments and requests the approval. What is called later are those
 arguments, or what the person made of them, and nothing else. `decide` writes the
 decision to the row before the workflow's update returns. The workflow reads it from there.
+
+`Approvals` is the same for every framework. What it must know of a tool is `Approvable`: an
+application's `Tool`, or a foreign one (`integrations`).
 """
 
 from __future__ import annotations
@@ -12,19 +15,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from datetime import timedelta
+from typing import Any, Final, Protocol
 
 from temporalio import activity
 from temporalio.common import RawValue
 
-from ...canonical import digest, parse, scrub
+from ...canonical import Json, digest, parse, scrub
 from ...errors import ActionError, ArgumentsChanged, InvalidArguments, UnrepresentableValue
 from ...identity import RunKey, action_key
 from ...ledger import Action, ActionLedger, Approval, ApprovalLedger, ApprovalRequest
 from ...ledger.approvals import check_same_call
 from ...logs import Log
 from ..app.app import App
-from ..app.tool import Tool
 from ..contract.approvals import CHECK_APPROVAL, DECIDE, ApprovalState, CheckApproval, Decide
 from ..contract.deadlines import wait_seconds
 from ..contract.encoding import pack, unpack
@@ -40,13 +43,49 @@ log = Log()
 _PREDICATE_SECONDS: Final = 10.0
 
 
+class Approvable(Protocol):
+    """A tool whose calls a person may have to approve. Arguments are JSON text."""
+
+    @property
+    def name(self) -> str:
+        """By which the approval is listed."""
+        ...
+
+    @property
+    def approval_expires(self) -> timedelta | None:
+        """How long a call waits for an approval; None is for ever."""
+        ...
+
+    def needs_approval(self, effective: str) -> bool:
+        """Whether a person has to approve a call with these arguments."""
+        ...
+
+    def effective(self, requested: Json) -> str:
+        """Return the arguments that a call gets.
+
+        Raises:
+            InvalidArguments: It cannot be made with these.
+        """
+        ...
+
+    def domain_key(self, effective: str) -> str | None:
+        """Return the domain key of a call; an error of ours where it can have none."""
+        ...
+
+    def check_stored(self, stored: str) -> object:
+        """Check that a call gets exactly these arguments today.
+
+        Raises:
+            ArgumentsChanged: It does not.
+        """
+        ...
+
+
 class ApprovalActivities:
-    """The activities of calls that a person may have to approve."""
+    """The activities of calls that a person may have to approve, in the runs of an app."""
 
     def __init__(self, app: App, actions: ActionLedger, approvals: ApprovalLedger) -> None:
-        self._app = app
-        self._actions = actions
-        self._approvals = approvals
+        self._approvals = Approvals(lambda name: served_tool(app, name), actions, approvals)
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
@@ -55,7 +94,36 @@ class ApprovalActivities:
 
     @activity.defn(name=CHECK_APPROVAL)
     async def check_approval(self, raw: RawValue) -> RawValue:
-        """Return the `ApprovalState` of a call; request the approval if a person must give it.
+        """Return the `ApprovalState` of a call; see `Approvals.check`. Safe to repeat."""
+        return pack(await self._approvals.check(unpack(CheckApproval, raw)))
+
+    @activity.defn(name=DECIDE)
+    async def decide(self, raw: RawValue) -> RawValue:
+        """Record a person's decision. Safe to repeat: the first decision counts."""
+        return pack(await self._approvals.decide(unpack(Decide, raw)))
+
+
+class Approvals:
+    """Approvals of calls.
+
+    Args:
+        served: Returns a tool by its name, or raises what Temporal tries again.
+        actions: Over an open pool.
+        approvals: The same.
+    """
+
+    def __init__(
+        self,
+        served: Callable[[str], Approvable],
+        actions: ActionLedger,
+        approvals: ApprovalLedger,
+    ) -> None:
+        self._served = served
+        self._actions = actions
+        self._approvals = approvals
+
+    async def check(self, request: CheckApproval) -> ApprovalState:
+        """Return the state of a call; request the approval if a person must give it.
 
         Safe to repeat: the first request stands, and so does the decision. A call that was begun
         without an approval, by older code or an earlier execution, goes on to its row: "not
@@ -64,35 +132,32 @@ class ApprovalActivities:
         What was approved is carried out to the letter. Where the tool cannot be called with that
         any more, a person is asked again: the next generation of the approval.
         """
-        request = unpack(CheckApproval, raw)
         await self._reopen(request.run_key)
         found, row = await self._approvals.look(action_key(request.run_key, request.position))
         if found is not None:
             check_same_call(found, request.tool, request.requested_digest)
         if row is not None and (not row.only_intended or (found and found.state == "approved")):
             generation = 0 if found is None else found.generation
-            return pack(replace(_begun_with(row), generation=generation))
+            return replace(_begun_with(row), generation=generation)
         if found is None:
-            return pack(await self._new_state(request))
+            return await self._new_state(request)
         if found.state == "approved":
-            tool = served_tool(self._app, found.tool)
+            tool = self._served(found.tool)
             try:
                 tool.check_stored(found.approved_args)
             except ArgumentsChanged as changed:
-                return pack(await self._ask_again(tool, request, found, changed))
-        return pack(_state_of(found))
+                return await self._ask_again(tool, request, found, changed)
+        return _state_of(found)
 
-    @activity.defn(name=DECIDE)
-    async def decide(self, raw: RawValue) -> RawValue:
-        """Record a person's decision. Safe to repeat: the first decision counts."""
-        said = unpack(Decide, raw)
+    async def decide(self, said: Decide) -> str | None:
+        """Record a person's decision; return the one that stands. Safe to repeat."""
         key = action_key(said.run_key, said.position)
         await self._reopen(said.run_key)
         edited = None
         if said.arguments is not None and said.approve:
             found = await self._approvals.get(key)
             if found is not None and found.generation == said.generation:
-                edited = _edited(served_tool(self._app, found.tool), said.arguments)
+                edited = _edited(self._served(found.tool), said.arguments)
                 if said.as_they_are:
                     _check_as_they_are(found, said.arguments, edited)
         decided = await self._approvals.decide(
@@ -106,7 +171,7 @@ class ApprovalActivities:
         log.info(
             "approval.decided", action_key=key, decision=decided.decision, by=decided.decided_by
         )
-        return pack(decided.decision)
+        return decided.decision
 
     async def _reopen(self, run_key: RunKey) -> None:
         """Open the run again if the relay closed it as gone before a reset: no claim does it."""
@@ -117,7 +182,7 @@ class ApprovalActivities:
         return await with_inputs(self._actions, request.arguments, request.inputs)
 
     async def _new_state(self, request: CheckApproval) -> ApprovalState:
-        tool = served_tool(self._app, request.tool)
+        tool = self._served(request.tool)
         try:
             effective = _effective(tool, await self._whole(request))
         except ActionError as err:
@@ -127,7 +192,7 @@ class ApprovalActivities:
         return await self._request(tool, request, effective)
 
     async def _ask_again(
-        self, tool: Tool, request: CheckApproval, found: Approval, changed: ArgumentsChanged
+        self, tool: Approvable, request: CheckApproval, found: Approval, changed: ArgumentsChanged
     ) -> ApprovalState:
         """Ask about what the tool makes today of the arguments, as a person may have edited them.
 
@@ -142,7 +207,7 @@ class ApprovalActivities:
         return await self._request(tool, request, effective, generation=found.generation + 1)
 
     async def _request(
-        self, tool: Tool, request: CheckApproval, effective: str, *, generation: int = 1
+        self, tool: Approvable, request: CheckApproval, effective: str, *, generation: int = 1
     ) -> ApprovalState:
         approval = await self._approvals.request(
             ApprovalRequest(
@@ -184,7 +249,7 @@ def _made_with(args: str) -> ApprovalState:
     return ApprovalState(stored=digest([parse(args)]))
 
 
-def _edited(tool: Tool, arguments: str) -> str:
+def _edited(tool: Approvable, arguments: str) -> str:
     """Return the effective arguments that a person gives instead, as large as a model's may be."""
     if problem := over_limit(tool.name, len(arguments)):
         raise InvalidArguments(problem)
@@ -204,7 +269,7 @@ def _check_as_they_are(approval: Approval, given: str, edited: str) -> None:
         )
 
 
-def _effective(tool: Tool, arguments: str) -> str:
+def _effective(tool: Approvable, arguments: str) -> str:
     """Return the effective arguments of a call that can be made with them.
 
     Raises:
@@ -219,7 +284,7 @@ def _effective(tool: Tool, arguments: str) -> str:
     return effective
 
 
-async def _needs_approval(tool: Tool, effective: str) -> bool:
+async def _needs_approval(tool: Approvable, effective: str) -> bool:
     """Call the tool's predicate, off the worker's event loop; one that hangs means yes."""
     try:
         async with asyncio.timeout(_PREDICATE_SECONDS):

@@ -21,7 +21,7 @@ from commitline.errors import ApprovalRefused, RunNotRunning, StaleThread
 from commitline.identity import Position, RunKey, action_key
 from commitline.ledger import ActionLedger, ledger_pool
 from commitline.tests.integration.database import Backup
-from commitline.workflows import tool_calls
+from commitline.workflows import approval_wait
 
 from .bench import Bench, eventually, fresh_id, one_agent
 from .playing import Signals, seen, within
@@ -203,7 +203,7 @@ async def test_a_run_that_waits_ends_by_name_where_a_restored_ledger_does_not_kn
         SENT.append(cents)
         return "paid"
 
-    monkeypatch.setattr(tool_calls, "_CHECK_AGAIN", 1.0)
+    monkeypatch.setattr(approval_wait, "CHECK_AGAIN", 1.0)
     script = [call(("pay", {"cents": 100})), say("done")]
     async with bench.serving(one_agent([pay], script)) as client:
         backup = await asyncio.to_thread(Backup, bench.settings.database_url)
