@@ -39,6 +39,7 @@
     │   ├── InvalidIdempotencyKey   CL302  the arguments give no usable key
     │   ├── ArgumentsChanged        CL307  the tool cannot be called with exactly what is stored
     │   ├── EffectNotDeclared       CL308  nobody has said what repeating the tool would do
+    │   ├── ApprovalMissing         CL309  nobody was asked about a call that a person approves
     │   ├── StateUnusable           CL230  the tool cannot get the conversation's state
     │   └── ToolRefused             CL303  the tool declined: nothing happened
     ├── ToolSignal                a tool raises it to say how far it got
@@ -448,6 +449,16 @@ class EffectNotDeclared(ActionError):
 
     code = "CL308"
     remedy = "Declare its effect with `@effect(...)`, in its metadata or in the plugin's `effects`."
+
+
+class ApprovalMissing(ActionError):
+    """A person has to approve the call of another framework's tool, and nobody was asked.
+
+    Its workflow went on from before the rule had ``approve``, or its worker has another rule.
+    """
+
+    code = "CL309"
+    remedy = "Nothing was called. Give the workers of workflows the same rules, in `effects`."
 
 
 class StateUnusable(ActionError):

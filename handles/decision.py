@@ -21,7 +21,12 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ..activities.contract.approvals import Decide, WordGiven
+from ..activities.contract.approvals import (
+    FOREIGN_DECISION,
+    FOREIGN_WORD_GIVEN,
+    Decide,
+    WordGiven,
+)
 from ..activities.contract.encoding import pack
 from ..activities.contract.questions import Answer
 from ..activities.model.model import over_limit
@@ -43,6 +48,10 @@ _AGAIN_SECONDS: Final = 10
 """How long a refusal that a deploy may lift is repeated to who says the same again."""
 _PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
 """Before a word is sent another time, as where a run continues as new."""
+_ONLY_AS_IT_IS: Final = (
+    "the run {!r} has had all updates that Temporal allows, and only the run can check other "
+    "arguments: approve the call as it is, or reject it"
+)
 _MAY_BE_FULL: Final = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED)
 """The run has had all updates that Temporal allows, or as many at once."""
 _MAY_HAVE_ENDED: Final = (
@@ -92,13 +101,33 @@ async def decide(
     if _is_decided(approval, word):
         return
     same = [key, generation, str(approval.requested_at), approve, word.arguments, by, exact]
+    await _hand_over(ledger, workflow, word, same=digest(same))
+
+
+async def _hand_over(
+    ledger: ActionLedger, workflow: RunWorkflow, word: Decide, *, same: str
+) -> None:
+    """Have a decision committed, and the workflow told of it.
+
+    Args:
+        ledger: Where it is committed.
+        workflow: Whose call it is about.
+        word: The decision.
+        same: Names it: the same decision is the same update.
+    """
+    foreign = await workflow.is_foreign()
+    if foreign and word.arguments is None:
+        return await _decide_foreign(ledger, workflow, word)
+    update = FOREIGN_DECISION if foreign else DECISION
     try:
-        await _send(workflow, DECISION, word, id=f"{DECISION}-{digest(same)}")
+        await _send(workflow, update, word, id=f"{update}-{same}")
     except _HasEnded as err:
-        approval = await ledger.approvals.get(key)
+        approval = await ledger.approvals.get(action_key(word.run_key, word.position))
         if approval is None or not _is_decided(approval, word):
             raise ApprovalRefused(f"the run {workflow.id!r} has ended: {err}") from err
     except _TakesNoUpdate:
+        if foreign:
+            raise ApprovalRefused(_ONLY_AS_IT_IS.format(workflow.id)) from None
         await _decide_by_row(ledger, workflow, word)
 
 
@@ -129,18 +158,27 @@ def _is_decided(found: Approval, word: Decide) -> bool:
     return False  # only the run can say whether the arguments come to the same
 
 
-async def _decide_by_row(ledger: ActionLedger, workflow: RunWorkflow, word: Decide) -> None:
+async def _decide_by_row(
+    ledger: ActionLedger, workflow: RunWorkflow, word: Decide, *, signal: str = WORD_GIVEN
+) -> None:
     if word.arguments is not None:
-        raise ApprovalRefused(
-            f"the run {workflow.id!r} has had all updates that Temporal allows, and only the run "
-            "can check other arguments: approve the call as it is, or reject it"
-        )
+        raise ApprovalRefused(_ONLY_AS_IT_IS.format(workflow.id))
     key = action_key(word.run_key, word.position)
     reason = word.reason or None
     await ledger.approvals.decide(
         key, approve=word.approve, by=word.by, generation=word.generation, reason=reason
     )
-    await _tell(workflow, WordGiven(word.run_key, word.position))
+    await _tell(workflow, WordGiven(word.run_key, word.position), signal=signal)
+
+
+async def _decide_foreign(ledger: ActionLedger, workflow: RunWorkflow, word: Decide) -> None:
+    """Commit a decision about a call of another framework's workflow, and tell that to look.
+
+    No worker is needed for it, and no update is used up.
+    """
+    if not await workflow.is_live():
+        raise ApprovalRefused(f"the run {workflow.id!r} has ended: the call is not made any more")
+    await _decide_by_row(ledger, workflow, word, signal=FOREIGN_WORD_GIVEN)
 
 
 async def answer(
@@ -258,10 +296,10 @@ def _is_final(err: WorkflowUpdateFailedError) -> bool:
     return kind in (ApprovalRefused.__name__, AnswerRefused.__name__)
 
 
-async def _tell(workflow: RunWorkflow, given: WordGiven) -> None:
+async def _tell(workflow: RunWorkflow, given: WordGiven, *, signal: str = WORD_GIVEN) -> None:
     """Tell the run that a word about a call of it is in the ledger; it looks by itself, too."""
     try:
-        await (await workflow.own()).signal(WORD_GIVEN, pack(given))
+        await (await workflow.own()).signal(signal, pack(given))
     except RPCError as err:
         if err.status is not RPCStatusCode.NOT_FOUND:  # it has ended meanwhile
             raise refused(workflow.id, err) from err

@@ -26,7 +26,9 @@ from ..canonical import scrub
 from ..errors import RunFailed, RunNotFound
 from ..identity import RunKey, run_key
 from ..workflows.action_headers import MEMO_RUN_KEY
+from ..workflows.plan_run import PLAN_RUN
 from ..workflows.progress import Progress
+from ..workflows.run_input import AGENT_RUN
 from .connection import Connection
 from .executions import describe_execution, is_paused
 from .temporal_failure import only_the_wait_ended, refused
@@ -110,6 +112,22 @@ class RunWorkflow:
             if self._first is None:
                 raise
             return run_key(self.id, self._first)  # Temporal forgets it; the ledger does not
+
+    async def is_foreign(self) -> bool:
+        """Whether it is a workflow of another framework, which has other handlers than ours.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        return (await self.describe()).workflow_type not in (AGENT_RUN, PLAN_RUN)
+
+    async def is_live(self) -> bool:
+        """Whether the run has not ended.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        return state_of(await self.describe()) in LIVE
 
     async def cancel(self, reason: str) -> None:
         """Cancel whichever execution of this run is at work, and no other run of its id."""

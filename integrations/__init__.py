@@ -5,8 +5,12 @@ effect_rule            `effect`: what repeating a call would do
 rules                  which activities of a worker carry calls, and how each is read
 family                 what must be known of one kind of activity; there are three kinds:
                        `own_activities` (the user's), `pydantic_ai`, `mcp`
-workflow_interceptor   position and digest of each call, what the agent is told
+workflow_interceptor   position and digest of each call; then `followed_call`, one call in its
+                       workflow, until the agent is told of it; `gates`: what persons say to it
 activity_interceptor   the guard around each call; `adopted_call`: one without a header
+call_activities        what a workflow asks about its calls (`call_messages`): may it be made, what
+                       became of it (`given_up_calls`); `foreign_tool`: a tool that is approved
+activity_signature     the parameters of an activity
 ruled_call             one call as the guard sees it
 telling                what an agent is told of a call that has no plain result
 recorded_models        the completions of models, by position

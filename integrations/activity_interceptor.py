@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from temporalio import activity
 from temporalio.common import RawValue
+from temporalio.converter import PayloadConverter
 from temporalio.worker import (
     ActivityInboundInterceptor,
     ActivityOutboundInterceptor,
@@ -17,12 +19,18 @@ from temporalio.worker import (
 from ..activities.contract.action_header import HEADER, ActionHeader
 from ..activities.contract.activity_failure import as_failure
 from ..activities.contract.encoding import unpack
+from ..activities.contract.spec import RESERVED_PREFIX
 from ..activities.guard.attempt import attempt
 from ..activities.guard.guarded_call import GuardedCall
 from ..activities.guard.heartbeat import Heartbeats, beating
+from ..activities.guard.unforeseen import failure_to_report
+from ..canonical import dumps
 from ..errors import (
+    ApprovalMissing,
+    ArgumentsChanged,
     CommitlineError,
     EffectNotDeclared,
+    InvalidArguments,
     LedgerError,
     MissingActionHeader,
     PlanDivergence,
@@ -31,8 +39,10 @@ from ..identity import action_key
 from ..ledger import ActionLedger, Effect
 from ..logs import Log
 from .adopted_call import header_of_adopted
+from .call_activities import approved_arguments
 from .effect_rule import DECLARE_ONE, EffectRule
-from .family import ToolCall
+from .family import ArrivedCall, Family, ToolCall
+from .foreign_tool import ForeignTool
 from .recorded_models import recorded_completion
 from .ruled_call import RuledCall
 from .rules import Rules
@@ -66,6 +76,8 @@ class GuardsActivities(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """See base class."""
         kind = activity.info().activity_type
+        if kind.startswith(RESERVED_PREFIX):
+            return await self._run_ours(input)
         if HEADER in input.headers and self._rules.requests_model(kind):
             return await self._request_model(_header(input), input)
         family = self._rules.family(kind)
@@ -75,20 +87,8 @@ class GuardsActivities(ActivityInboundInterceptor):
         call = family.tool_call(kind, input.args, converter)
         if _is_read(call) and HEADER not in input.headers:
             return await super().execute_activity(input)
-        arrived = family.arrived(call, input.args, input.fn, converter)
-
-        async def invoke(args: Sequence[Any]) -> Any:
-            run = super(GuardsActivities, self).execute_activity
-            return arrived.checked(await run(replace(input, args=args)))
-
         try:
-            rule = call.rule or await self._begun_by(call, input)
-            if rule is None:
-                return arrived.replies.refused(_unruled(call), "")
-            guarded = RuledCall(call, rule, arrived)
-            guarded_call = await _guarded_call(guarded, input, call)
-            async with beating(self._heartbeats.again):
-                return await attempt(self._ledger(), guarded_call, invoke, input.args)
+            return await self._guard(family, call, input, converter)
         except PlanDivergence as err:
             log.error("ledger.plan_diverged", tool=call.tool, reason=err.message)
             raise as_failure(err) from err
@@ -96,6 +96,77 @@ class GuardsActivities(ActivityInboundInterceptor):
             raise as_failure(err, final=False) from err
         except CommitlineError as err:
             raise as_failure(err) from err
+
+    async def _guard(
+        self,
+        family: Family,
+        call: ToolCall,
+        input: ExecuteActivityInput,
+        converter: PayloadConverter,
+    ) -> Any:
+        try:
+            call = await self._approved(call, input)
+            arrived = family.arrived(call, input.args, input.fn, converter)
+        except ArgumentsChanged as err:
+            return family.replies(input.args).refused(err, "")
+
+        async def invoke(args: Sequence[Any]) -> Any:
+            run = super(GuardsActivities, self).execute_activity
+            return arrived.checked(await run(replace(input, args=args)))
+
+        rule = call.rule or await self._begun_by(call, input)
+        if rule is None:
+            return arrived.replies.refused(_unruled(call), "")
+        tool = ForeignTool(call.tool, rule, self._rules.function(call.tool), converter)
+        if rule.gated and await self._is_unjudged(arrived, tool, input):
+            return arrived.replies.refused(_unapproved(call), "")
+        guarded = RuledCall(call, rule, arrived, tool)
+        guarded_call = await _guarded_call(guarded, input, call)
+        async with beating(self._heartbeats.again):
+            return await attempt(self._ledger(), guarded_call, invoke, input.args)
+
+    async def _approved(self, call: ToolCall, input: ExecuteActivityInput) -> ToolCall:
+        """Return the call with the arguments that a person has approved, if one had to.
+
+        Raises:
+            ArgumentsChanged: They are gone, or the tool does not take them any more.
+        """
+        if HEADER not in input.headers or not (header := _header(input)).approved:
+            return call
+        arguments = await approved_arguments(self._rules, self._ledger(), header, call.tool)
+        return replace(call, arguments=arguments)
+
+    async def _is_unjudged(
+        self, arrived: ArrivedCall, tool: ForeignTool, input: ExecuteActivityInput
+    ) -> bool:
+        """Whether a person has to approve a call that has not begun, and nobody was asked.
+
+        So it is where the workflow's worker has another rule, or the workflow began before it.
+        """
+        if HEADER not in input.headers:
+            if activity.info().attempt > 1:
+                return False  # it may have begun
+        elif (header := _header(input)).approved or header.judged is not None:
+            return False
+        else:
+            found = await self._ledger().get(action_key(header.run_key, header.position))
+            if found is not None and not found.only_intended:
+                return False
+        try:
+            named = dumps(tool.named(arrived.effective()))
+        except InvalidArguments:
+            return False  # the guard refuses it
+        return await asyncio.to_thread(tool.needs_approval, named)
+
+    async def _run_ours(self, input: ExecuteActivityInput) -> Any:
+        """Run an activity of the plugin's own; what it raises has an end."""
+        try:
+            return await super().execute_activity(input)
+        except Exception as err:
+            reported = failure_to_report(err)
+            if reported is err:
+                raise
+            raise reported from err
 
     async def _begun_by(self, call: ToolCall, input: ExecuteActivityInput) -> EffectRule | None:
         """Return by which rule a call goes on whose tool has none any more; None: it never began.
@@ -123,7 +194,8 @@ async def _guarded_call(
     guarded: RuledCall, input: ExecuteActivityInput, call: ToolCall
 ) -> GuardedCall:
     if HEADER in input.headers:
-        return GuardedCall(guarded, _header(input))
+        # What was approved is in the call's arguments by now.
+        return GuardedCall(guarded, replace(_header(input), approved=False))
     return GuardedCall(guarded, await header_of_adopted(call), adopted=True)
 
 
@@ -133,6 +205,13 @@ def _header(input: ExecuteActivityInput) -> ActionHeader:
 
 def _is_read(call: ToolCall) -> bool:
     return call.rule is not None and call.rule.effect == Effect.READ
+
+
+def _unapproved(call: ToolCall) -> ApprovalMissing:
+    return ApprovalMissing(
+        f"a person has to approve {call.tool!r}, and its workflow has asked nobody: nothing was "
+        "called"
+    )
 
 
 def _unruled(call: ToolCall) -> EffectNotDeclared:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from ..activities.app.tool_failure import Exceptions, exception_classes
 from ..activities.contract.deadlines import LONGEST
@@ -15,6 +15,8 @@ from ..idempotency_key import KeyTemplate
 from ..ledger.action_records import Effect
 
 F = TypeVar("F", bound=Callable[..., Any])
+Approve: TypeAlias = bool | Callable[[dict[str, Any]], Any]
+"""Whether a person has to approve a call, or a function of its arguments by name that says so."""
 
 DECLARE_ONE: Final = (
     "declare READ (repeating it harms nobody), IDEMPOTENT (it takes our key) or AT_MOST_ONCE "
@@ -37,6 +39,8 @@ class EffectRule:
     refused_on: Exceptions = ()
     retry_on: Exceptions | None = None
     tries: int = 3
+    approve: Approve = False
+    approval_expires: timedelta | None = timedelta(hours=72)
 
     def __call__(self, function: F) -> F:
         """Give the rule to a function, above or below ``@activity.defn``."""
@@ -49,21 +53,32 @@ class EffectRule:
         return None if self.idempotency_key is None else KeyTemplate.parse(self.idempotency_key)
 
     @property
+    def gated(self) -> bool:
+        """Whether a person may have to approve a call."""
+        return self.approve is not False
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """The rule as the ``metadata`` of a pydantic-ai tool, which travels with every call.
 
         Raises:
-            DefinitionError: It names classes of exceptions, which do not travel.
+            DefinitionError: It names classes of exceptions or a function, which do not travel.
         """
         if self.refused_on or self.retry_on is not None:
             raise DefinitionError("refused_on and retry_on do not travel in a tool's metadata")
-        seconds = None if self.key_ttl is None else self.key_ttl.total_seconds()
+        if callable(self.approve):
+            raise DefinitionError(
+                "a function does not travel in a tool's metadata: give the tool its rule in "
+                "LedgerPlugin(effects={...})"
+            )
         return {
             _METADATA: {
                 "effect": self.effect.value,
                 "idempotency_key": self.idempotency_key,
-                "key_ttl_seconds": seconds,
+                "key_ttl_seconds": _seconds(self.key_ttl),
                 "tries": self.tries,
+                "approve": self.approve,
+                "approval_expires_seconds": _seconds(self.approval_expires),
             }
         }
 
@@ -76,6 +91,8 @@ def effect(
     refused_on: Exceptions = (),
     retry_on: Exceptions | None = None,
     tries: int = 3,
+    approve: Approve = False,
+    approval_expires: timedelta | None = timedelta(hours=72),
 ) -> EffectRule:
     """Say what repeating a call would do.
 
@@ -92,6 +109,10 @@ def effect(
         retry_on: Exceptions that are worth another try with the same key; by default connection
             errors, the time-outs of clients, 408, 409, 429 and 5xx.
         tries: How often a call may fail by them, all attempts together.
+        approve: Whether a person has to approve each call before it is made, or a function of its
+            arguments by name that says so; one that raises, or hangs, means yes. The call waits
+            in its workflow, and what is decided about is what is sent.
+        approval_expires: How long a call waits for that; None is for ever.
 
     Raises:
         DefinitionError: It cannot work as declared.
@@ -103,6 +124,8 @@ def effect(
         exception_classes("effect", refused_on),
         None if retry_on is None else exception_classes("effect", retry_on),
         tries,
+        approve,
+        approval_expires,
     )
     _check(rule)
     return rule
@@ -124,15 +147,24 @@ def rule_in(metadata: Mapping[str, Any] | None) -> EffectRule | None:
     if found is None:
         return None
     try:
-        seconds = found.get("key_ttl_seconds")
         return effect(
             Effect(found["effect"]),
             idempotency_key=found.get("idempotency_key"),
-            key_ttl=None if seconds is None else timedelta(seconds=seconds),
+            key_ttl=_duration(found.get("key_ttl_seconds")),
             tries=found.get("tries", 3),
+            approve=found.get("approve", False),
+            approval_expires=_duration(found.get("approval_expires_seconds")),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as err:
         raise DefinitionError(f"the metadata {found!r} is no effect(...).metadata") from err
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
+
+
+def _duration(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def _check(rule: EffectRule) -> None:
@@ -146,6 +178,17 @@ def _check(rule: EffectRule) -> None:
             raise DefinitionError(f"{what} has a key_ttl and is no IDEMPOTENT")
         if not timedelta() < rule.key_ttl <= LONGEST:
             raise DefinitionError(f"{what} has a key_ttl of {rule.key_ttl}: 0 to ten years")
+    _check_approval(rule, what)
     if rule.tries < 1:
         raise DefinitionError(f"{what} has no tries; one is the least")
     rule.template  # noqa: B018 - parsed now, so that a wrong one is refused here
+
+
+def _check_approval(rule: EffectRule, what: str) -> None:
+    if not (isinstance(rule.approve, bool) or callable(rule.approve)):
+        raise DefinitionError(f"{what} has approve={rule.approve!r}: True, or a function")
+    if rule.gated and rule.effect == Effect.READ:
+        raise DefinitionError(f"{what} has nothing to approve: only an effect is")
+    expires = rule.approval_expires
+    if expires is not None and not timedelta() < expires <= LONGEST:
+        raise DefinitionError(f"{what} has an approval_expires of {expires}: 0 to ten years")

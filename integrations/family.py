@@ -17,6 +17,7 @@ from ..activities.guard.protocols import Replies
 from ..canonical import Json, digest
 from ..ledger.action_records import Outcome
 from .effect_rule import EffectRule
+from .telling import ToldReplies
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ class Family(Protocol):
         """
         ...
 
+    def replies(self, args: Sequence[Any]) -> ToldReplies:
+        """Return how a workflow gets what its call has instead of a result.
+
+        Args:
+            args: The activity's arguments.
+        """
+        ...
+
     def arrived(
         self,
         call: ToolCall,
@@ -69,7 +78,8 @@ class Family(Protocol):
         """Return the call as its activity makes it.
 
         Args:
-            call: As `tool_call` read it.
+            call: As `tool_call` read it; or with arguments that a person has edited, which the
+                call is made with.
             args: The activity's arguments.
             function: The activity.
             converter: Of the payloads.

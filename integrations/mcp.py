@@ -106,6 +106,10 @@ class MCP:
             activity_type, f"{server}.{tool}", arguments, self._effects(server).rule(tool)
         )
 
+    def replies(self, args: Sequence[Any]) -> ToldReplies:
+        """See `Family`."""
+        return MCPResults()
+
     def arrived(
         self,
         call: ToolCall,

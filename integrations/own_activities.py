@@ -8,7 +8,6 @@ them.
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,14 +15,13 @@ from temporalio.converter import PayloadConverter
 
 from ..activities.guard.protocols import Replies
 from ..canonical import Json
-from ..errors import ArgumentsChanged, InvalidArguments
 from ..ledger import Outcome
-from ..ledger.result_codec import error_text
+from .activity_signature import ActivitySignature
 from .effect_rule import EffectRule
 from .family import ToolCall
-from .stored_payload import kept_value, payload_of, unordered
+from .stored_payload import kept_value
 from .stored_result import outcome_of
-from .telling import FailureReplies
+from .telling import FailureReplies, ToldReplies
 
 
 class OwnActivities:
@@ -51,6 +49,10 @@ class OwnActivities:
         arguments = [kept_value(one, converter) for one in args]
         return ToolCall(activity_type, activity_type, arguments, self._rules[activity_type])
 
+    def replies(self, args: Sequence[Any]) -> ToldReplies:
+        """See `Family`."""
+        return FailureReplies()
+
     def arrived(
         self,
         call: ToolCall,
@@ -59,6 +61,9 @@ class OwnActivities:
         converter: PayloadConverter,
     ) -> OwnCall:
         """See `Family`."""
+        if call.arguments != [kept_value(one, converter) for one in args]:
+            # A person has edited them.
+            args = ActivitySignature(call.tool, function, converter).to_the_letter(call.arguments)
         return OwnCall(call.tool, args, function, converter)
 
 
@@ -78,31 +83,19 @@ class OwnCall:
         self._args = args
         self.ends_when_cancelled = inspect.iscoroutinefunction(function)
         self._converter = converter
-        self._signature = inspect.signature(function)
-        self._types = _types_of(function, self._signature)
+        self._signature = ActivitySignature(tool, function, converter)
 
     def effective(self) -> list[Json]:
         """See `ArrivedCall`."""
-        return self._effective(self._args)
+        return self._signature.effective(self._args)
 
     def named(self, arguments: Json) -> Mapping[str, Json]:
         """See `ArrivedCall`."""
-        return dict(zip(self._signature.parameters, arguments, strict=True))
+        return self._signature.named(arguments)
 
     def args_with(self, arguments: Json) -> Sequence[Any]:
         """See `ArrivedCall`."""
-        try:
-            types = self._types[: len(arguments)]
-            payloads = [payload_of(one) for one in arguments]
-            args = self._converter.from_payloads(payloads, types)
-            today = self._effective(args)
-        except Exception as err:  # newer types may refuse them
-            raise ArgumentsChanged(f"{self._tool}: {error_text(err)[:500]}") from err
-        if unordered(today) != unordered(arguments):
-            raise ArgumentsChanged(
-                f"{self._tool} cannot be called with exactly the arguments that are stored"
-            )
-        return args
+        return self._signature.to_the_letter(arguments)
 
     def checked(self, value: Any) -> Any:
         """See `ArrivedCall`: what it returns is its result."""
@@ -115,18 +108,3 @@ class OwnCall:
     def outcome(self, value: Any) -> Outcome:
         """See `ArrivedCall`."""
         return outcome_of(self._tool, value, self._converter)
-
-    def _effective(self, args: Sequence[Any]) -> list[Json]:
-        """Return the arguments as they are kept, the function's defaults among them."""
-        try:
-            bound = self._signature.bind(*args)
-            bound.apply_defaults()
-            return [kept_value(one, self._converter) for one in bound.args]
-        except Exception as err:
-            # Whatever a converter raises, these arguments cannot be kept, and so not be called.
-            raise InvalidArguments(f"{self._tool}: {error_text(err)[:500]}") from err
-
-
-def _types_of(function: Callable[..., Any], signature: inspect.Signature) -> list[Any]:
-    hints = typing.get_type_hints(getattr(function, "__func__", function))
-    return [hints.get(name, Any) for name in signature.parameters]

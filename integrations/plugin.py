@@ -33,6 +33,7 @@ from ..config import Settings
 from ..errors import ConfigurationError
 from ..ledger import ActionLedger, check_schema, ledger_pool
 from .activity_interceptor import GuardsActivities
+from .call_activities import CallActivities
 from .effect_rule import EffectRule
 from .mcp import MCPEffects
 from .rules import Rules
@@ -73,6 +74,7 @@ class LedgerPlugin(SimplePlugin):
         self._interceptor = _Interceptor(
             self._rules, self._opened, heartbeat, record_models=record_models
         )
+        self._own_activities = CallActivities(self._rules, self._opened.ledger).all
         super().__init__(
             "commitline.LedgerPlugin",
             interceptors=[self._interceptor],
@@ -104,7 +106,10 @@ class LedgerPlugin(SimplePlugin):
         given = config.get("interceptors") or ()
         if any(isinstance(one, _Interceptor) and one is not self._interceptor for one in given):
             raise ConfigurationError("LedgerPlugin is there twice: name it once, on the client")
-        return super().configure_worker(config)
+        config = super().configure_worker(config)
+        if _runs_activities(config):
+            config["activities"] = [*(config.get("activities") or ()), *self._own_activities]
+        return config
 
     @asynccontextmanager
     async def run_replayer(
@@ -207,6 +212,15 @@ class _OpenLedger:
             )
         )
         self._ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
+
+
+def _runs_activities(config: WorkerConfig) -> bool:
+    """Whether a worker has activities, or gets some by plugins of its own.
+
+    A worker of workflows alone must not poll for activities, which it could not run.
+    """
+    later = (one for one in config.get("plugins") or () if not isinstance(one, LedgerPlugin))
+    return bool(config.get("activities")) or any(getattr(one, "activities", None) for one in later)
 
 
 def _passing_through(runner: WorkflowRunner | None) -> WorkflowRunner:

@@ -75,6 +75,10 @@ class PydanticAI:
             rule = None  # answered as a tool without a rule; here it would fail the workflow task
         return ToolCall(activity_type, call.name, kept_value(call.tool_args, converter), rule)
 
+    def replies(self, args: Sequence[Any]) -> ToldReplies:
+        """See `Family`."""
+        return ToolReturns()
+
     def arrived(
         self,
         call: ToolCall,

@@ -12,10 +12,11 @@ from ..activities.contract.action_header import ActionHeader
 from ..activities.contract.deadlines import CallLimits
 from ..activities.runner.clock import time_left
 from ..canonical import digest, dumps, parse
-from ..errors import DefinitionError
+from ..errors import ArgumentsChanged, DefinitionError
 from ..ledger import Action, ActionRequest, Effect, Outcome
 from .effect_rule import EffectRule
 from .family import ArrivedCall, ReportedFailure, ReportedRefusal, ToolCall
+from .foreign_tool import ForeignTool
 
 
 class RuledCall:
@@ -28,6 +29,7 @@ class RuledCall:
         call: The call.
         rule: What repeating it would do.
         arrived: The same call, as its family makes it.
+        tool: Its tool, as approvals see it.
     """
 
     lookup = None
@@ -36,8 +38,11 @@ class RuledCall:
     hand_over = None
     runs_apart = False
 
-    def __init__(self, call: ToolCall, rule: EffectRule, arrived: ArrivedCall) -> None:
+    def __init__(
+        self, call: ToolCall, rule: EffectRule, arrived: ArrivedCall, tool: ForeignTool
+    ) -> None:
         self.name = call.tool
+        self._tool = tool
         self.effect = rule.effect
         self.tries = 1 if rule.effect == Effect.READ else rule.tries
         self.ends_when_cancelled = arrived.ends_when_cancelled
@@ -66,6 +71,10 @@ class RuledCall:
         """See `Guarded`."""
         rule, arguments = self._rule, self._arrived.effective()
         template, named = rule.template, self._arrived.named(arguments)
+        if header.judged is not None and digest(self._tool.named(arguments)) != header.judged:
+            raise ArgumentsChanged(
+                f"{self.name} would be called with other arguments than were approved"
+            )
         return ActionRequest(
             run_key=header.run_key,
             position=header.position,

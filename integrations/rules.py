@@ -6,11 +6,12 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 from temporalio import activity
 from temporalio.converter import PayloadConverter
 
+from ..activities.contract.spec import RESERVED_PREFIX
 from ..errors import DefinitionError
 from .effect_rule import DECLARE_ONE, EffectRule, rule_of
 from .family import Family, ToolCall
@@ -18,9 +19,7 @@ from .mcp import MCP, MCPEffects
 from .own_activities import OwnActivities
 from .pydantic_ai import PydanticAI
 from .stored_payload import kept_value
-
-Telling: TypeAlias = Literal["failure", "text", "data"]
-"""How a workflow is told of a call without a result: by a failure, or as the call's result."""
+from .telling import FailureReplies, Telling, ToldReplies
 
 _TELLING: Final[Mapping[str, Telling]] = {
     "OpenAIAgentsPlugin": "text",
@@ -50,10 +49,12 @@ class Rules:
         self._effects = dict(effects)
         # Also of activities that a worker of another process or queue runs.
         self._own = dict(effects)
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._mcp = dict(mcp or {})
         self._telling: Telling = "failure"
         self._families: tuple[Family, ...] = (
             PydanticAI(self._effects),
-            MCP(mcp or {}),
+            MCP(self._mcp),
             OwnActivities(self._own),
         )
 
@@ -79,6 +80,24 @@ class Rules:
             return None
         arguments = [kept_value(one, converter) for one in args]
         return ToolCall(activity_type, activity_type, arguments, None)
+
+    def replies(self, call: ToolCall, args: Sequence[Any]) -> ToldReplies:
+        """Return how the call's workflow gets what it has instead of a result."""
+        family = self.family(call.activity_type)
+        return FailureReplies() if family is None else family.replies(args)
+
+    def function(self, tool: str) -> Callable[..., Any] | None:
+        """Return the activity of this worker that is a tool; None where it has none."""
+        return self._functions.get(tool)
+
+    def rule_named(self, tool: str) -> EffectRule | None:
+        """Return the rule that this worker has for a tool; None where only its calls have one."""
+        found = self._own.get(tool)
+        if found is None:
+            for server, effects in self._mcp.items():
+                if tool.startswith(f"{server}."):
+                    return effects.rule(tool.removeprefix(f"{server}."))
+        return found
 
     def telling(self, call: ToolCall, *, by_name: bool) -> Telling:
         """Return how the workflow is told of a call that has no result.
@@ -106,6 +125,8 @@ class Rules:
         unruled = []
         for function in activities:
             name = _type_of(function)
+            if name.startswith(RESERVED_PREFIX):
+                continue  # our own
             rule = self._effects.get(name) or rule_of(function)
             if rule is None:
                 if not self._needs_no_rule(name):
@@ -113,6 +134,7 @@ class Rules:
                 continue
             _check_parameters(name, function, rule)
             self._own[name] = rule
+            self._functions[name] = function
         if unruled:
             raise DefinitionError(
                 f"the activities {', '.join(unruled)} have no effect: {DECLARE_ONE}"

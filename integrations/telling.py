@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from temporalio.common import RawValue
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -17,6 +17,8 @@ from ..errors import ActionError, IdempotencyKeyConflict
 from ..ledger import Action, Outcome
 from .stored_payload import payload_of
 
+Telling: TypeAlias = Literal["failure", "text", "data"]
+"""How a workflow is told of a call without a result: by a failure, or as the call's result."""
 OUTCOME_UNKNOWN: Final = "OutcomeUnknown"
 """The failure's type when a call may have happened and a person has to settle it."""
 ACTION_ACCEPTED: Final = "ActionAccepted"

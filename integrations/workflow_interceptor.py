@@ -4,22 +4,23 @@ The position of a call is a counter of its tool, carried through continue-as-new
 ``activity_id`` (one may serve for all calls), never a framework's call id (it changes with a
 reset). A plan that differs after a reset is refused by the ledger.
 
-Nothing here adds a command to the history, so histories replay with the plugin and without it.
+Histories replay with the plugin and without it, but for what stands behind a patch: a call that
+waits for an approval, and one that the server gave up (`followed_call`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ApplicationError
 from temporalio.worker import (
     ContinueAsNewInput,
+    ExecuteWorkflowInput,
     StartActivityInput,
     StartLocalActivityInput,
     WorkflowInboundInterceptor,
@@ -30,13 +31,14 @@ from ..activities.contract.action_header import HEADER, ActionHeader
 from ..activities.contract.activity_failure import as_failure
 from ..activities.contract.encoding import pack, unpack
 from ..activities.contract.spec import RESERVED_PREFIX
-from ..canonical import dumps
 from ..errors import ScheduleUnsupported
 from ..identity import Position
 from ..ledger.action_records import Effect
 from ..workflows.action_headers import surroundings, this_run
+from .family import ToolCall
+from .followed_call import FollowedCall, told_as
+from .gates import Gates
 from .rules import Rules
-from .telling import told_by
 
 COUNTERS_HEADER: Final = "commitline-counters"
 _NEVER_FITS: Final = ["PayloadsTooLarge", "PayloadSizeError"]
@@ -52,9 +54,22 @@ class FollowsCalls(WorkflowInboundInterceptor):
 
     def init(self, outbound: WorkflowOutboundInterceptor) -> None:
         """See base class."""
+        self._gates = Gates()
         super().init(
-            _Outbound(outbound, self.rules, self.heartbeat, records_models=self.records_models)
+            _Outbound(
+                outbound,
+                self.rules,
+                self.heartbeat,
+                self._gates,
+                records_models=self.records_models,
+            )
         )
+
+    async def execute_workflow(self, input: ExecuteWorkflowInput) -> Any:
+        """See base class."""
+        if not input.type.__module__.startswith("commitline.workflows."):
+            self._gates.listen()
+        return await super().execute_workflow(input)
 
 
 class _Outbound(WorkflowOutboundInterceptor):
@@ -63,11 +78,13 @@ class _Outbound(WorkflowOutboundInterceptor):
         next: WorkflowOutboundInterceptor,
         rules: Rules,
         heartbeat: timedelta,
+        gates: Gates,
         *,
         records_models: bool,
     ) -> None:
         super().__init__(next)
         self._rules = rules
+        self._gates = gates
         self._records_models = records_models
         self._heartbeat = heartbeat
         self._counted: Counter[str] | None = None
@@ -84,13 +101,30 @@ class _Outbound(WorkflowOutboundInterceptor):
         call = self._rules.tool_call(input.activity, input.args, converter)
         if call is None or (call.rule is not None and call.rule.effect == Effect.READ):
             return super().start_activity(input)
-        if call.rule is not None:
-            self._unlimit(input)
-        if call.rule is not None or _can_be_a_run():
-            self._name(input, self._position(call.tool), digest=call.requested_digest)
+        if call.rule is None:
+            if _can_be_a_run():
+                self._name(input, self._position(call.tool), digest=call.requested_digest)
+            return self._told(call, input)
+        self._unlimit(input)
+        first = not any(
+            number and not self._rules.requests_model(counted)
+            for counted, number in self._counters().items()
+        )
+        followed = FollowedCall(
+            super().start_activity,
+            input,
+            call,
+            self._header(self._position(call.tool), digest=call.requested_digest),
+            self._rules.telling(call, by_name=input.ret_type is None),
+            self._rules.replies(call, input.args),
+        )
+        return followed.begin(call.rule, self._gates, first=first)
+
+    def _told(self, call: ToolCall, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        """Start a call that has a rule where its activity runs, if anywhere; return its handle."""
         style = self._rules.telling(call, by_name=input.ret_type is None)
         handle = super().start_activity(input)
-        return handle if style == "failure" else _told(handle, as_text=style == "text")
+        return handle if style == "failure" else told_as(style, handle)
 
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
         """See base class. A local activity cannot be guarded."""
@@ -126,11 +160,14 @@ class _Outbound(WorkflowOutboundInterceptor):
         return self._counted
 
     def _name(self, input: StartActivityInput, at: Position, *, digest: str) -> None:
+        header = self._header(at, digest=digest)
+        input.headers = {**input.headers, HEADER: header.to_payload()}
+
+    def _header(self, at: Position, *, digest: str) -> ActionHeader:
         info = workflow.info()
         if info.cron_schedule:
             raise as_failure(ScheduleUnsupported(f"{info.workflow_id} has a cron schedule"))
-        header = ActionHeader(this_run(), at, digest)
-        input.headers = {**input.headers, HEADER: header.to_payload()}
+        return ActionHeader(this_run(), at, digest)
 
     def _position(self, counted: str) -> Position:
         counters = self._counters()
@@ -170,23 +207,3 @@ def _can_be_a_run() -> bool:
     except ApplicationError:
         return False
     return not workflow.info().cron_schedule
-
-
-def _told(handle: workflow.ActivityHandle[Any], *, as_text: bool) -> workflow.ActivityHandle[Any]:
-    """Return the handle of a call whose failure by the guard is told as its result.
-
-    In the history it stays a failure. Frameworks take a tool's exception for a failed run, or
-    tell the model to try again.
-    """
-
-    async def result() -> Any:
-        try:
-            return await handle
-        except ActivityError as err:
-            told = told_by(err)
-            if told is None:
-                raise
-            return dumps(told) if as_text else told
-
-    # Nothing is done with a handle but what a task can do: to await it, and to cancel it.
-    return cast("workflow.ActivityHandle[Any]", asyncio.create_task(result()))

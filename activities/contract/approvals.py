@@ -12,6 +12,11 @@ from .reply import Reply
 CHECK_APPROVAL: Final = "commitline.check_approval"
 DECIDE: Final = "commitline.decide"
 
+FOREIGN_DECISION: Final = "commitline.decide"
+"""The update of a workflow of another framework: `Decide`, with edited arguments."""
+FOREIGN_WORD_GIVEN: Final = "commitline.word_given"
+"""The signal of such a workflow: `WordGiven`."""
+
 
 @dataclass(frozen=True)
 class CheckApproval:

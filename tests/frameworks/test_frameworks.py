@@ -21,7 +21,9 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 
-from commitline.ledger import ActionLedger, ledger_pool
+from commitline import AgentClient
+from commitline.config import Settings
+from commitline.ledger import ActionLedger, Approval, ledger_pool
 from commitline.testing.processes import ProviderProcess
 
 APPS = "commitline.tests.frameworks.apps"
@@ -38,6 +40,7 @@ class Stage:
     provider: ProviderProcess
     queue: str
     guarded: bool
+    approve: bool = False
 
     @contextmanager
     def worker(self, **more: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -50,6 +53,7 @@ class Stage:
             "CRASH_FOLDER": str(self.folder),
             "TASK_QUEUE": self.queue,
             "GUARDED": "1" if self.guarded else "0",
+            "APPROVE": "1" if self.approve else "0",
             **more,
         }
         with (self.folder / "workers.log").open("ab") as log:
@@ -113,6 +117,25 @@ class Stage:
         """Return the end of what the workers said."""
         return (self.folder / "workers.log").read_text(encoding="utf-8")[-4000:]
 
+    async def waiting(self, id: str) -> Approval:
+        """Wait until a call of a run waits for a person; return its approval."""
+        async with AgentClient(self.client, self.settings) as ours:
+            while True:
+                found = await ours.run(id).approvals()
+                if found:
+                    return found[0]
+                await asyncio.sleep(0.1)
+
+    async def decide(self, id: str, found: Approval, **said: Any) -> None:
+        """Decide, as application code does."""
+        async with AgentClient(self.client, self.settings) as ours:
+            await ours.run(id).decide(found, by="ada", **said)
+
+    @property
+    def settings(self) -> Settings:
+        """Those of a client of ours."""
+        return Settings(database_url=self.database_url, task_queue=self.queue)
+
     async def tools(self) -> list[tuple[str, str]]:
         """Return the tools and states of the ledger's rows, in the order of the calls."""
         async with ledger_pool(self.database_url, size=1) as pool:
@@ -143,6 +166,37 @@ async def test_a_killed_worker_charges_once_and_what_may_be_mailed_is_told_as_un
     assert "unknown" not in charge
     assert json.loads(mail)["status"] == "unknown"
     assert await stage.tools() == [("charge_card", "ok"), ("send_mail", "unknown")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_mail_waits_for_a_person_and_outlives_its_worker(
+    stage: Stage, approve: bool
+) -> None:
+    stage.approve = True
+    handle = await stage.start()
+    with stage.worker():
+        found = await stage.waiting(handle.id)
+    # That worker was killed by SIGKILL.
+    mails = stage.provider.requests("mail")
+    edited = {"to": "eve@example.com"} if approve else None
+    if edited is None:
+        await stage.decide(handle.id, found, approve=False, reason="not now")
+    with stage.worker():
+        if edited is not None:
+            await stage.decide(handle.id, found, approve=True, args=edited)
+        told = await asyncio.wait_for(handle.result(), 240)
+
+    assert mails == 0
+    assert json.loads(found.args) == {"to": "ada@example.com"}
+    effects = stage.provider.stats()["effects"]
+    if approve:
+        assert effects == {"charge:4821": 1, "mail:eve@example.com": 1}
+    else:
+        assert effects == {"charge:4821": 1}
+        refused = json.loads(str(told).split(" | ")[1])
+        assert (refused["status"], refused["effect"]) == ("error", "none")
+        assert refused["message"] == "not executed: rejected by ada: not now"
 
 
 @pytest.mark.slow

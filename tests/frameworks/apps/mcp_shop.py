@@ -57,7 +57,8 @@ async def main() -> None:
     plugins: list[Any] = [MCPPlugin({"bank": lambda: mcp.Client(bank)})]
     if shop.GUARDED:
         charge = effect(Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
-        rules = mcp_effects(tools={"charge_card": charge}, key_in_meta=KEY)
+        mail = effect(Effect.AT_MOST_ONCE, approve=shop.APPROVE)
+        rules = mcp_effects(tools={"charge_card": charge, "send_mail": mail}, key_in_meta=KEY)
         plugins.append(LedgerPlugin(mcp={"bank": rules}))
     await shop.serve(Clerk, client=plugins)
 

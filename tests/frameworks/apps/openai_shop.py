@@ -32,7 +32,7 @@ async def charge_card(order_id: str, cents: int) -> str:
     return shop.charge(order_id, cents, key=shop.key_of_call())
 
 
-@effect(Effect.AT_MOST_ONCE)
+@effect(Effect.AT_MOST_ONCE, approve=shop.APPROVE)
 @activity.defn
 async def send_mail(to: str) -> str:
     """Send a mail."""

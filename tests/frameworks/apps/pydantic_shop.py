@@ -55,7 +55,7 @@ async def charge_card(order_id: str, cents: int) -> str:
     return shop.charge(order_id, cents, key=shop.key_of_call())
 
 
-@agent.tool_plain(metadata=effect(Effect.AT_MOST_ONCE).metadata)
+@agent.tool_plain(metadata=effect(Effect.AT_MOST_ONCE, approve=shop.APPROVE).metadata)
 def send_mail(to: str) -> str:
     """Send a mail, in a thread."""
     return shop.mail(to, key=shop.key_of_call())

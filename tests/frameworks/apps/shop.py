@@ -1,7 +1,8 @@
 """The shop's activities and tools as other frameworks have them; the worker dies where it is told.
 
 ``GUARDED`` says whether the plugin is there. ``DIE_AFTER`` names the tool after whose effect this
-process kills itself. ``REPLAY`` names a history that is replayed, and nothing is served.
+process kills itself. ``APPROVE`` says whether a person approves each mail. ``REPLAY`` names a
+history that is replayed, and nothing is served.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from temporalio.worker import Replayer, Worker
 import commitline
 
 GUARDED: Final = os.environ["GUARDED"] == "1"
+APPROVE: Final = os.environ.get("APPROVE") == "1"
 FOLDER: Final = Path(os.environ["CRASH_FOLDER"])
 
 
