@@ -78,7 +78,8 @@ async def _ledger(pool: Pool) -> Ledger:
     async with pool.connection() as connection:
         found = await connection.execute(
             "select domain_key, effective_digest from agent_actions "
-            "where tool = 'charge' and outcome = 'ok' and undone_by is null limit 1"
+            "where tool = 'charge' and outcome = 'ok' and undone_by is null "
+            "and domain_key is not null limit 1"  # not one that a story before has written without
         )
         row = await found.fetchone()
     assert row is not None
