@@ -44,6 +44,7 @@ def test_enough_has_failed_for_them_to_disagree(soaked: Result) -> None:
     assert soaked.talks["requests"] >= 2
     assert soaked.plans.total() >= 2
     assert soaked.outbox["committed"] >= 3
+    assert soaked.local.total() >= 2
     # Each of these is a matter of chance in so short a time, and most of them happen.
     rare = {
         "taken over": soaked.events["ledger.action_taken_over"],

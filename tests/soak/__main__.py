@@ -3,10 +3,11 @@
     python -m commitline.tests.soak --seconds 120 --seed 7
 
 The soak starts runs and plans, sends requests to conversations, and commits intents or rolls them
-back, without pause, on three worker processes. People approve, reject or are away. Runs are
-stopped, stopped and undone, terminated, and undone later. Meanwhile workers are killed, frozen and
-told to stop; Postgres restarts; the connections to it are cut, frozen and delayed; the provider
-fails before and after its effects; some requests are sent twice; some conversations lose their run.
+back, without pause, on three worker processes. Half of the runs have a local agent and local tools.
+People approve, reject or are away. Runs are stopped, stopped and undone, terminated, and undone
+later. Meanwhile workers are killed, frozen and told to stop; Postgres restarts; the connections to
+it are cut, frozen and delayed; the provider fails before and after its effects; some requests are
+sent twice; some conversations lose their run.
 
 Then the faults end. The soak waits until nothing is at work and nothing is due, and people settle a
 part of what is unknown. At last it compares, from outside, what the provider did, what the ledger

@@ -11,6 +11,7 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -23,6 +24,7 @@ from commitline import (
     NotAttempted,
     Plan,
     StillInProgress,
+    Tool,
     ToolContext,
     ToolRefused,
     step,
@@ -31,11 +33,20 @@ from commitline import (
 from commitline.activities.contract.conversation import Completion, Message
 from commitline.activities.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
-from commitline.tests.soak.script import Call, PlanScript, is_prompt, read_prompt, script_of
+from commitline.tests.soak.script import (
+    LOCAL,
+    Call,
+    PlanScript,
+    is_local,
+    is_prompt,
+    read_prompt,
+    script_of,
+)
 
 PROVIDER: Final = "SOAK_PROVIDER_URL"
 """The environment's variable."""
 AGENT: Final = "soak"
+LOCAL_AGENT: Final = "soak-local"
 TOOL_SECONDS: Final = 3.0
 SETTLES_AFTER: Final = timedelta(seconds=2)
 APPROVAL_EXPIRES: Final = timedelta(seconds=4)
@@ -204,22 +215,39 @@ def _unknown(messages: Sequence[Message]) -> list[Call]:
     ]
 
 
+def _locally(made: Tool) -> Tool:
+    return replace(made, name=LOCAL + made.name, local=True)
+
+
+_agent = partial(
+    Agent,
+    model=PlannedModel(),
+    instructions="Do as the script says.",
+    tool_timeout=TOOL_SECONDS,
+    node_timeout=_NODE_SECONDS,
+)
+_tools: Final = [charge, ship, transfer, mail, look, pay]
+
 app = App(
     [
-        Agent(
-            AGENT,
-            model=PlannedModel(),
-            instructions="Do as the script says.",
-            tools=[charge, ship, transfer, mail, look, pay, tell],
-            tool_timeout=TOOL_SECONDS,
-            node_timeout=_NODE_SECONDS,
-        )
+        _agent(AGENT, tools=[*_tools, tell]),
+        _agent(
+            LOCAL_AGENT,
+            tools=[*_tools, tell, *map(_locally, _tools)],
+            local=True,
+            model_timeout=TOOL_SECONDS,
+        ),
     ],
     tools=[charge, ship, transfer, pay, vet, mail, deliver],
 )
 
 TOOLS: Final = {one.name: one for one in (charge, ship, transfer, pay, vet, mail, deliver)}
 """By name, for those who plan or intend."""
+
+
+def agent_of(seed: int, number: int) -> str:
+    """Return the agent of a run, or of a conversation's request."""
+    return LOCAL_AGENT if is_local(seed, number) else AGENT
 
 
 def plan_of(script: PlanScript) -> Plan:

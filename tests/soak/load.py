@@ -18,7 +18,7 @@ from commitline.handles.any_run import AnyRun
 from commitline.handles.plan import PlanHandle
 from commitline.handles.thread import RunHandle
 from commitline.identity import thread_workflow
-from commitline.tests.soak.app import AGENT, plan_of
+from commitline.tests.soak.app import agent_of, plan_of
 from commitline.tests.soak.script import (
     FIRST_SAID,
     Ending,
@@ -112,7 +112,8 @@ class Load:
     async def _run(self, number: int) -> AnyRun:
         script = script_of(self._seed, number)
         prompt = prompt_of(self._seed, number)
-        handle = await self._started(lambda: self._client.start(AGENT, prompt, id=run_id(number)))
+        agent = agent_of(self._seed, number)
+        handle = await self._started(lambda: self._client.start(agent, prompt, id=run_id(number)))
         await self._play(handle, script.ending, undone_later=script.undone_later)
         return handle
 
@@ -197,7 +198,7 @@ class Load:
                 return await client.send(
                     thread_of(number),
                     prompt_of(self._seed, number),
-                    agent=AGENT,
+                    agent=agent_of(self._seed, number),
                     request_id=str(number),
                 )
             except (RunFailed, NodeTimeout, LedgerUnavailable) as err:

@@ -23,6 +23,7 @@ from typing import Final
 from commitline.identity import ActionKey, RunKey
 from commitline.ledger import Action, Approval, QueuedAction
 from commitline.tests.soak.counted import Counted, Violation
+from commitline.tests.soak.script import without_local
 
 GATED: Final = "pay"
 """The tool that a person has to approve."""
@@ -124,7 +125,7 @@ def of_approvals(
     """Find what happened though no person had approved it."""
     decided = {one.key: one.decision for one in approvals}
     for action in actions:
-        if action.tool != GATED or decided.get(action.key) == "approved":
+        if without_local(action.tool) != GATED or decided.get(action.key) == "approved":
             continue
         if action.dispatched_at is not None or counted.effects[action.key]:
             yield _wrong(action, f"was called, and a person had {decided.get(action.key)}")

@@ -39,6 +39,7 @@ def report(result: Result) -> RenderableType:
         Text(f"Plans: {_listed(result.plans)}. People: {_listed(result.people)}."),
         Text(f"Undos: {_listed(result.undos)}. Transactions: {_listed(result.outbox)}."),
         _actions(result),
+        Text(f"Of these, claimed locally: {_listed(result.local)}."),
         Text(f"Faults: {_listed(result.faults)}."),
         Text(f"Of the provider: {_listed(result.provider_faults)}."),
         Text(f"Calls: {_listed(_named(result.events))}."),

@@ -35,6 +35,8 @@ class Result:
     """What became of transactions with an intent."""
     actions: Counter[tuple[str, str]]
     """By effect and state."""
+    local: Counter[str]
+    """By state, those that a local attempt has claimed."""
     faults: Counter[str]
     provider_faults: Counter[str]
     exits: Counter[int]
@@ -59,6 +61,7 @@ class Result:
                 f"{effect} {state}": count
                 for (effect, state), count in sorted(self.actions.items())
             },
+            "local": dict(sorted(self.local.items())),
             "faults": dict(sorted(self.faults.items())),
             "provider_faults": dict(sorted(self.provider_faults.items())),
             "worker_exits": {str(status): count for status, count in sorted(self.exits.items())},

@@ -13,6 +13,14 @@ from typing import Any, Final, Literal, TypeAlias
 Call: TypeAlias = tuple[str, dict[str, Any]]
 
 TOOLS: Final = ("charge", "ship", "transfer", "mail", "look", "pay", "tell")
+LOCAL: Final = "local-"
+"""Before the name of a tool that is called locally."""
+_LOCAL_TOOLS: Final = frozenset(TOOLS) - {"tell"}
+"""The others are left to the relay."""
+_LOCAL_RUNS: Final = 0.5
+"""How many runs of agents, and how many conversations, have a model that is asked locally."""
+_LOCAL_CALLS: Final = 0.9
+"""How many calls of those runs are made locally."""
 PERSONS: Final = ("approves", "approves", "rejects", "is away")
 """What a person does about a call that asks; so often each."""
 CENTS: Final = 4900
@@ -88,7 +96,15 @@ def script_of(seed: int, number: int) -> Script:
         if random.random() < _CONFLICTING:
             order["amount_cents"] = CENTS + 1
         turns[0].append(("charge", order))
+    if is_local(seed, number):
+        turns = _some_locally(_random(f"{seed}:{number}:locally"), turns)
     return Script(turns, _ending(random), random.random() < _UNDONE_LATER)
+
+
+def is_local(seed: int, number: int) -> bool:
+    """Return whether a run's model is asked locally; it is the same throughout a conversation."""
+    whose = thread_of(number) if number >= FIRST_SAID else number
+    return _random(f"{seed}:{whose}:local").random() < _LOCAL_RUNS
 
 
 @dataclass(frozen=True)
@@ -187,6 +203,11 @@ def prompt_of(seed: int, number: int) -> str:
     return f"Do number {number} of the soak {seed}."
 
 
+def without_local(tool: str) -> str:
+    """Return what a tool is called where nothing is local."""
+    return tool.removeprefix(LOCAL)
+
+
 def is_prompt(text: str) -> bool:
     """Whether a message asks for something, and is no notice."""
     return text.startswith("Do number ")
@@ -200,6 +221,14 @@ def read_prompt(prompt: str) -> tuple[int, int]:
 
 def _random(named: str) -> Random:
     return Random(named)
+
+
+def _some_locally(random: Random, turns: list[list[Call]]) -> list[list[Call]]:
+    def placed(name: str) -> str:
+        here = name in _LOCAL_TOOLS and random.random() < _LOCAL_CALLS
+        return LOCAL + name if here else name
+
+    return [[(placed(name), args) for name, args in calls] for calls in turns]
 
 
 def _ending(random: Random) -> Ending | None:

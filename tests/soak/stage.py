@@ -234,6 +234,7 @@ class _Soak:
             people=people.counts,
             outbox=self._outbox.counts,
             actions=Counter((str(one.effect), one.state) for one in actions),
+            local=Counter(one.state for one in actions if one.unordered),
             faults=self._chaos.injected,
             provider_faults=Counter({} if sent is None else sent["faults"]),
             exits=self._workers.exits,

@@ -44,6 +44,7 @@ from commitline.tests.soak.promises import (
     of_runs_undone,
     of_undos,
 )
+from commitline.tests.soak.script import without_local
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ def _wrong_telling(result: ToolResult, row: Action | None) -> str | None:
     told = parse(result.content)
     if row is None:
         nothing = result.status == "error" and told["error"]["effect"] == "none"
-        if result.name == READ or nothing:
+        if without_local(result.name) == READ or nothing:
             return None
         return f"the model was told {result.status} of {result.name}, which has no row"
     if isinstance(told, dict) and told.get("accepted"):

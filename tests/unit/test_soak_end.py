@@ -30,6 +30,7 @@ def result(*violations: Violation) -> Result:
         people=counts,
         outbox=counts,
         actions=Counter(),
+        local=counts,
         faults=counts,
         provider_faults=counts,
         exits=Counter(),
