@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import psycopg
 import pytest
 from temporalio.api.enums.v1 import EventType
 
+from commitline.errors import RunFailed
 from commitline.tests.crash.stage import Aftermath, Played, Scene, Script, Stage, until
 from commitline.tests.crash.test_crash_windows import CHARGE_BODY, CHARGE_REQUESTS, LOST_MAILS
 from commitline.tests.histories import activities_in, local_activities_in
@@ -23,6 +25,7 @@ from commitline.tests.histories import activities_in, local_activities_in
 SHOP: Final = "local_mode:app"
 TILL: Final = "local_mode:till"
 TURNS: Final = "local_mode:turns"
+TAKES_BACK: Final = "local_mode:takes_back"
 CHARGE: Final = ("order-4821-charge", CHARGE_BODY)
 
 _IN_CI: Final = ("before_record@charge_card", "after_effect@send_receipt")
@@ -53,7 +56,7 @@ def _crashes(points: Sequence[str]) -> dict[str, Script[Aftermath]]:
 @pytest.fixture(scope="module")
 def crashed(stage: Stage) -> Played[Any]:
     """What became of the runs that CI has no time for."""
-    return stage.play({"dropped": _dropped, **_crashes(_OTHERS)})
+    return stage.play({"dropped": _dropped, "stopped": _stopped, **_crashes(_OTHERS)})
 
 
 @pytest.mark.parametrize("point", _IN_CI)
@@ -132,6 +135,64 @@ def test_a_read_that_answers_otherwise_the_second_time_changes_nothing_that_was_
     assert after.row("note").args == '{"number":0}'
     assert "look ok 0" in after.output, "what the model saw first"
     assert "note unknown" in after.output
+
+
+# --- the first workflow task is made anew
+
+
+async def _lost(scene: Scene) -> Aftermath:
+    """Kill the worker in the run's first workflow task, and lose all that the ledger has of it."""
+    await scene.start()
+    await scene.crash(TURNS, at="after_effect@note")
+    async with await psycopg.AsyncConnection.connect(scene.settings.database_url) as connection:
+        await connection.execute(
+            "truncate agent_runs, agent_threads, agent_actions, agent_domain_keys cascade"
+        )
+    return await scene.finish(TURNS)
+
+
+def test_a_run_that_a_failover_lost_with_its_first_task_sends_nothing_again_without_a_key(
+    others: Played[Any],
+) -> None:
+    after: Aftermath = others["lost"]
+
+    assert len(after.sent["mail"]) == 1
+    assert after.row("send_mail").state == "unknown"
+    assert after.effects == {"charge:4821": 1, "mail:ada@example.com": 1}
+    assert after.row("charge_card").state == "ok", "it was sent again, under its key"
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A run was stopped, to be undone, when its first worker had died and no other was there."""
+
+    told: str
+    effects: dict[str, int]
+    state: str
+    """Of its undo."""
+
+
+async def _stopped(scene: Scene) -> Stopped:
+    run = await scene.start()
+    await scene.crash(TAKES_BACK, at="after_record@send_mail")
+    await run.stop(reason="wrong customer", compensate=True, wait_seconds=0)
+    with scene.worker(TAKES_BACK), pytest.raises(RunFailed) as raised:
+        async with asyncio.timeout(60):
+            await run.result()
+    stats = await asyncio.to_thread(scene.provider.stats)
+    report = await run.undo_report()
+    return Stopped(str(raised.value), stats["effects"], report.state)
+
+
+@pytest.mark.slow
+def test_an_undo_that_was_ordered_before_the_first_task_is_made_anew_is_carried_out(
+    crashed: Played[Any],
+) -> None:
+    left: Stopped = crashed["stopped"]
+
+    assert "was canceled" in left.told
+    assert left.effects == {"charge:1": 1, "refund:1": 1, "mail:ada": 1}
+    assert left.state == "compensated"
 
 
 # --- told to go
@@ -216,4 +277,11 @@ def test_a_call_that_is_cancelled_with_its_workflow_task_was_not_stopped_and_is_
 @pytest.fixture(scope="module")
 def others(stage: Stage) -> Played[Any]:
     """What became of the other runs."""
-    return stage.play({**_crashes(_IN_CI), "turns": _several_turns, "told to go": _told_to_go})
+    return stage.play(
+        {
+            **_crashes(_IN_CI),
+            "turns": _several_turns,
+            "lost": _lost,
+            "told to go": _told_to_go,
+        }
+    )

@@ -11,7 +11,7 @@ from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, call, say
 from commitline.crash import crash_point
 from commitline.examples.shop import app as shop
-from commitline.tests.crash.crash_apps import services
+from commitline.tests.crash.crash_apps import services, undo
 
 FOLDER = Path(os.environ["CRASH_FOLDER"])
 READS = FOLDER / "reads"
@@ -33,6 +33,7 @@ def _local(agent: Agent, seconds: float) -> Agent:
 
 app: Final = in_local_mode(shop.app)
 till: Final = in_local_mode(services.till)
+takes_back: Final = in_local_mode(undo.app)
 
 
 @tool(effect=Effect.READ)

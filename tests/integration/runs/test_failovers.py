@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import uuid4
 
@@ -11,10 +13,12 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection, sql
 
-from commitline import NEVER_HAPPENED, App, Effect, Plan, Tool, step, tool
+from commitline import NEVER_HAPPENED, App, Effect, Plan, Tool, ToolRefused, step, tool
+from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.encoding import pack, unpack
 from commitline.activities.contract.outcomes import Unrecorded
 from commitline.activities.contract.reply import Reply
+from commitline.activities.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.activities.runs.outcomes import OutcomeActivities
 from commitline.errors import ApprovalRefused, RunNotRunning, StaleThread
@@ -24,7 +28,7 @@ from commitline.tests.integration.database import Backup
 from commitline.workflows import approval_wait
 
 from .bench import Bench, eventually, fresh_id, one_agent
-from .playing import Signals, seen, within
+from .playing import Signals, asked, computed_app, seen, turn_of, within
 
 SENT: list[float] = []
 CALLED = SENT
@@ -108,6 +112,52 @@ async def test_a_retry_takes_its_call_for_lost_where_the_run_is_gone_with_it(ben
     assert [one.status for one in ran.results] == ["unknown"]
 
 
+async def test_a_run_that_is_lost_is_so_although_a_siblings_first_attempt_registers_it(
+    bench: Bench, signals: Signals
+) -> None:
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    @tool(effect=Effect.AT_MOST_ONCE)
+    async def mail(to: str) -> None:
+        """Mail, and the first time hang until the attempt is lost."""
+        SENT.append(time.monotonic())
+        loop.call_soon_threadsafe(begun.set)
+        if len(SENT) == 1:
+            await asyncio.Event().wait()
+
+    @tool(effect=Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
+    def charge(order_id: str) -> str:
+        """Charge, and keep whoever wants the same order charged waiting."""
+        signals.began.set()
+        signals.release.wait()
+        return "charged"
+
+    def calls(request: ModelRequest) -> Completion:
+        if turn_of(request):
+            return say("done")
+        charges = ("charge", {"order_id": "4821"})
+        return call(charges) if asked(request) == ["first"] else call(("mail", {"to": ""}), charges)
+
+    async with bench.serving(computed_app(calls, mail, charge)[0]) as client:
+        await client.start("agent", "first", id=fresh_id())
+        await seen(signals.began)
+        run = await client.start("agent", "second", id=fresh_id())
+        key = await bench.run_key(run)
+        await within(begun.wait())
+        await bench.sql("delete from agent_actions where run_key = %(key)s", key=key)
+        await bench.sql("delete from agent_runs where run_key = %(key)s", key=key)
+        await eventually(
+            lambda: bench.sql("select 1 from agent_runs where run_key = %(key)s", key=key)
+        )
+        await bench.reset_activity(run.id, "0.0")
+        await eventually(run.actions)
+        signals.release.set()
+        ran = await within(bench.outcome(run))
+
+    assert [one.status for one in ran.results] == ["unknown", "ok"]
+    assert len(SENT) == 1
+
+
 # --- a restore, while runs go on
 
 
@@ -135,6 +185,62 @@ def lose_row(url: str) -> None:
     SENT.append(time.monotonic())
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("delete from agent_actions")
+
+
+@pytest.mark.parametrize(
+    ("effect", "first", "calls"),
+    [(Effect.AT_MOST_ONCE, None, 1), (Effect.IDEMPOTENT, ToolRefused("declined"), 2)],
+)
+async def test_what_is_known_of_a_call_counts_beside_the_attempt_that_has_its_lost_row_by_now(
+    bench: Bench, signals: Signals, effect: Effect, first: Exception | None, calls: int
+) -> None:
+    """An ``ok`` stands; that nothing happened is not known where another one may have sent it."""
+
+    @tool(effect=effect, local=True, tool_timeout=10)
+    def act() -> str:
+        """Act, while the row is lost and another attempt writes it."""
+        SENT.append(time.monotonic())
+        signals.began.set()
+        signals.go_on.wait()
+        if first is not None and len(SENT) == 1:
+            raise first
+        return "acted"
+
+    async with bench.serving(one_agent([act], [call(("act", {})), say("done")])) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await seen(signals.began)
+        async with another_has_the_row(bench):
+            signals.go_on.set()
+            await eventually(lambda: bench.sql(WAITS))
+        ran = await within(bench.outcome(run))
+
+    assert [(one.status, one.content) for one in ran.results] == [("ok", '"acted"')]
+    assert [one.state for one in ran.actions] == ["ok"]
+    assert len(SENT) == calls
+
+
+WAITS = """
+select 1 from pg_stat_activity
+ where datname = current_database() and wait_event_type = 'Lock'
+   and backend_type = 'client backend'
+"""
+
+
+@asynccontextmanager
+async def another_has_the_row(bench: Bench) -> AsyncIterator[None]:
+    """Lose the only row, and write it anew with the claim of another attempt, which is committed
+    at the end: whoever looks for the row meanwhile finds none, and waits to write it."""
+    async with await AsyncConnection.connect(bench.settings.database_url) as connection:
+        await connection.execute("create temporary table kept as select * from agent_actions")
+        await connection.execute("alter table kept drop column live_undo_of")  # it is computed
+        await connection.execute("delete from agent_actions")
+        await connection.commit()
+        columns = [one.name for one in (await connection.execute("table kept")).description or ()]
+        await connection.execute("update kept set claim_token = gen_random_uuid()")
+        named = sql.SQL(", ").join(map(sql.Identifier, columns))
+        insert = sql.SQL("insert into agent_actions ({}) table kept")
+        await connection.execute(insert.format(named))
+        yield
 
 
 @pytest.mark.parametrize(("made", "status"), [(mail, "unknown"), (send_parcel, "ok")])
