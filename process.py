@@ -1,4 +1,4 @@
-"""How a process of ours ends: at a signal, and without waiting for what cannot be stopped."""
+"""How a process of ours runs its event loop, and how it ends without waiting for a hanging tool."""
 
 from __future__ import annotations
 
@@ -7,9 +7,25 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+
+def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
+    """Run ``main`` as `asyncio.run` does, in uvloop's event loop where that is installed.
+
+    That takes an eighth off the processor time of a turn (``bench/README.md``). Tools have an event
+    loop of their own, which stays asyncio's.
+    """
+    try:
+        import uvloop  # not for commands that need no event loop: it loads for some time
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
 def on_stop_signal() -> asyncio.Event:

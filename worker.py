@@ -66,7 +66,7 @@ from .ledger import (
     missing_grants,
 )
 from .logs import Log, configure_logging
-from .process import UnawaitedThreads, leave, on_stop_signal
+from .process import UnawaitedThreads, leave, on_stop_signal, run_event_loop
 from .redaction import redacting
 from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, SettleAction, UndoRun
 
@@ -89,7 +89,7 @@ def main() -> None:
     configure_logging()
     status = 0
     try:
-        asyncio.run(run_worker(given.app, migrate_first=given.migrate))
+        run_event_loop(run_worker(given.app, migrate_first=given.migrate))
     except CommitlineError as err:
         log.error("worker.failed", code=err.code, reason=str(err))
         status = 1

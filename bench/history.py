@@ -46,7 +46,7 @@ from commitline.bench.harness import Run, bench_stack, history_of, with_commitli
 from commitline.devstack import DevStack
 from commitline.errors import CommitlineError
 from commitline.ledger import migrate
-from commitline.process import leave
+from commitline.process import leave, run_event_loop
 from commitline.testing import ScriptedModel, call, say
 
 TURNS: Final = (10, 50, 100, 200, 400)
@@ -335,7 +335,7 @@ def main() -> None:
     with bench_stack(progress) as stack:
         progress.print(f"One run of each system at {given.turns} turns", markup=False)
         numbers = sorted(set(given.turns))
-        found = asyncio.run(measure(stack, numbers=numbers, progress=progress))
+        found = run_event_loop(measure(stack, numbers=numbers, progress=progress))
     people = progress if given.json else Console(highlight=False)
     people.print(table_of(found))
     over = missed(found)

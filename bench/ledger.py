@@ -12,7 +12,6 @@ one action of each kind in turn, so that whatever disturbs the machine disturbs 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import tempfile
 import time
@@ -42,7 +41,7 @@ from commitline.ledger import (
     migrate,
 )
 from commitline.ledger.pool import Pool
-from commitline.process import leave
+from commitline.process import leave, run_event_loop
 
 TARGET: Final = 2.5
 WARM_UP: Final = 50
@@ -251,7 +250,7 @@ def main() -> None:
         progress.print("Starting Postgres")
         postgres.start()
         postgres.ensure_database(DATABASE)
-        result = asyncio.run(run(postgres.url(DATABASE), rounds=given.rounds, progress=progress))
+        result = run_event_loop(run(postgres.url(DATABASE), rounds=given.rounds, progress=progress))
     finally:
         progress.print("Stopping Postgres")
         postgres.stop()

@@ -11,8 +11,9 @@ All carry out the same jobs: ask the model, carry out the calls that it makes, a
 Four loads: one run of one-call turns; 20 such runs side by side, and 100; and one run of turns
 with 20 calls side by side. One process with a worker for each kind, one Temporal server, one
 Postgres that waits for its disk, all with the settings that a user has; the kinds take turns, and
-who begins changes each round, so that whatever disturbs the machine disturbs them alike. A ratio is
-the median of the rounds' ratios. Exits with 1 where one is beyond its limit.
+who begins changes each round, so that whatever disturbs the machine disturbs them alike. All have
+the event loop of a worker: uvloop's where that is installed. A ratio is the median of the rounds'
+ratios. Exits with 1 where one is beyond its limit.
 
     python bench/turns.py [--rounds 5] [--json]
 """
@@ -43,7 +44,7 @@ from commitline.bench.harness import Run, bench_stack, history_of, with_commitli
 from commitline.bench.job import DONE, INSTRUCTIONS, Job, receipt_of
 from commitline.bench.processor import Processor, ProcessorTime
 from commitline.devstack import DevStack
-from commitline.process import leave
+from commitline.process import leave, run_event_loop
 from commitline.testing import call, say
 
 
@@ -232,6 +233,7 @@ async def measure(stack: DevStack, *, rounds: int, progress: Console) -> dict[st
         "limits": {limit.name: limit.most or limit.least for limit in LIMITS},
         "rounds": rounds,
         "fsync": True,  # else `check_durable` had raised
+        "event_loop": type(asyncio.get_running_loop()).__module__,
         **{
             name: {
                 **figures_of(samples, name),
@@ -369,7 +371,7 @@ def main() -> None:
             soft_wrap=True,
         )
     with bench_stack(progress) as stack:
-        result = asyncio.run(measure(stack, rounds=given.rounds, progress=progress))
+        result = run_event_loop(measure(stack, rounds=given.rounds, progress=progress))
     people = progress if given.json else Console(highlight=False)
     people.print(table_of(result))
     for line in lines_of(result):

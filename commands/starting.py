@@ -78,10 +78,11 @@ def worker(
     Then it finishes what it has begun, within COMMITLINE_GRACE_SECONDS.
     """
     from ..logs import configure_logging
+    from ..process import run_event_loop
     from ..worker import run_worker
 
     configure_logging()
-    asyncio.run(run_worker(app, migrate_first=migrate))
+    run_event_loop(run_worker(app, migrate_first=migrate))
 
 
 def run(
