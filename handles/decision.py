@@ -5,15 +5,18 @@ an update; that has it committed in the ledger before the update returns.
 
 Temporal counts the updates of a workflow, and takes 2,000. So the same word is the same update,
 by its id, and costs history nothing when it is repeated; and what surely does not count is
-refused by the row, or by the workflow before it accepts it. Past the limit the client commits the
-word itself, and tells the workflow that it is there.
+refused by the row, or by the workflow before it accepts it. Where the workflow takes no update the
+client commits the word itself, and tells the workflow that it is there.
+
+The row has the last word. An update keeps its answer, and the ledger may have been restored since
+to a moment before the word.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
@@ -30,7 +33,7 @@ from ..activities.contract.approvals import (
 from ..activities.contract.encoding import pack
 from ..activities.contract.questions import Answer
 from ..activities.model.model import over_limit
-from ..canonical import digest, dumps, storable
+from ..canonical import digest, dumps, scrub, storable
 from ..errors import AnswerRefused, ApprovalRefused, InvalidArguments
 from ..identity import Position, action_key
 from ..ledger import ActionLedger, Approval, Question
@@ -45,15 +48,14 @@ from .temporal_failure import LEFT_UNANSWERED, ended_badly, raise_if_cancelled, 
 MAX_ANSWER: Final = 256 * 1024
 """Characters of an answer, as JSON; it travels through Temporal."""
 _AGAIN_SECONDS: Final = 10
-"""How long a refusal that a deploy may lift is repeated to who says the same again."""
+"""How long an answer that may be outdated is repeated to who says the same again."""
 _PAUSES_SECONDS: Final = (0.1, 0.5, 2.0)
 """Before a word is sent another time, as where a run continues as new."""
-_ONLY_AS_IT_IS: Final = (
-    "the run {!r} has had all updates that Temporal allows, and only the run can check other "
-    "arguments: approve the call as it is, or reject it"
-)
-_MAY_BE_FULL: Final = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED)
-"""The run has had all updates that Temporal allows, or as many at once."""
+_TAKES_NONE: Final = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.RESOURCE_EXHAUSTED)
+"""The run has had all updates that Temporal allows, or as many at once; its workflow task fails, or
+it is paused."""
+_ALL_UPDATES: Final = "total number of distinct updates"
+"""What Temporal says where the run has had all. Nothing else tells it from the other reasons."""
 _MAY_HAVE_ENDED: Final = (
     RPCStatusCode.NOT_FOUND,
     RPCStatusCode.ABORTED,
@@ -63,7 +65,7 @@ _MAY_HAVE_ENDED: Final = (
 
 
 class _TakesNoUpdate(Exception):
-    """The run is full: the word goes by the row."""
+    """The run takes no update; the message says why. The word goes by the row."""
 
 
 class _HasEnded(Exception):
@@ -119,15 +121,26 @@ async def _hand_over(
     if foreign and word.arguments is None:
         return await _decide_foreign(ledger, workflow, word)
     update = FOREIGN_DECISION if foreign else DECISION
+    key = action_key(word.run_key, word.position)
+
+    async def waits() -> bool:
+        found = await ledger.approvals.get(key)
+        if found is None or found.generation != word.generation:
+            return False
+        return found.state == "waiting"
+
     try:
-        await _send(workflow, update, word, id=f"{update}-{same}")
+        await _send(workflow, update, word, id=f"{update}-{same}", waits=waits)
     except _HasEnded as err:
-        approval = await ledger.approvals.get(action_key(word.run_key, word.position))
+        approval = await ledger.approvals.get(key)
         if approval is None or not _is_decided(approval, word):
             raise ApprovalRefused(f"the run {workflow.id!r} has ended: {err}") from err
-    except _TakesNoUpdate:
-        if foreign:
-            raise ApprovalRefused(_ONLY_AS_IT_IS.format(workflow.id)) from None
+    except _TakesNoUpdate as err:
+        if word.arguments is not None:
+            raise ApprovalRefused(
+                f"the run {workflow.id!r} {err}, and only the run can check other arguments: "
+                "approve the call as it is, or reject it"
+            ) from err
         await _decide_by_row(ledger, workflow, word)
 
 
@@ -161,8 +174,6 @@ def _is_decided(found: Approval, word: Decide) -> bool:
 async def _decide_by_row(
     ledger: ActionLedger, workflow: RunWorkflow, word: Decide, *, signal: str = WORD_GIVEN
 ) -> None:
-    if word.arguments is not None:
-        raise ApprovalRefused(_ONLY_AS_IT_IS.format(workflow.id))
     key = action_key(word.run_key, word.position)
     reason = word.reason or None
     await ledger.approvals.decide(
@@ -201,9 +212,14 @@ async def answer(
     word = Answer(run_key, found.position, found.number, by, text)
     if _is_answered(found, word):
         return
-    same = [key, found.number, text, by]
+    same = digest([key, found.number, text, by])
+
+    async def waits() -> bool:
+        again = await ledger.questions.get(key, found.number)
+        return again is not None and again.state == "waiting"
+
     try:
-        await _send(workflow, ANSWERED, word, id=f"{ANSWERED}-{digest(same)}")
+        await _send(workflow, ANSWERED, word, id=f"{ANSWERED}-{same}", waits=waits)
     except _HasEnded as err:
         again = await ledger.questions.get(key, found.number)
         if again is None or not _is_answered(again, word):
@@ -228,26 +244,43 @@ def _is_answered(found: Question, word: Answer) -> bool:
     return True
 
 
-async def _send(workflow: RunWorkflow, update: str, word: Decide | Answer, *, id: str) -> None:
+async def _send(
+    workflow: RunWorkflow,
+    update: str,
+    word: Decide | Answer,
+    *,
+    id: str,
+    waits: Callable[[], Awaitable[bool]],
+) -> None:
     """Send the run what a person said, and wait until it is committed.
 
-    A refusal that is no matter of the row comes from the code that the workers have. It is the
-    answer of the update that has this id, for ever; so it is not believed until a fresh one says
-    the same. There is a fresh one only now and then, or repetitions would fill the run.
+    The update that has this id keeps its answer for ever. A refusal that is no matter of the row
+    came from the code that the workers had. And where the row waits all the same, the ledger was
+    restored after that answer. So neither is believed until a fresh update says the same. There
+    is a fresh one only now and then, or repetitions would fill the run.
+
+    Args:
+        workflow: Of the run.
+        update: The update's name.
+        word: What they said.
+        id: Of the update.
+        waits: Says whether the row waits for it still.
 
     Raises:
         CommitlineError: What the run refuses it with.
         RunNotFound: No run has this id.
     """
-    try:
-        await _update(workflow, update, word, id)
-    except WorkflowUpdateFailedError as err:
-        if _is_final(err):
-            raise ended_badly(workflow.id, err.cause) from err
+    fresh = f"{id}-{time.time() // _AGAIN_SECONDS:.0f}"
+    for one in (id, fresh):
         try:
-            await _update(workflow, update, word, f"{id}-{time.time() // _AGAIN_SECONDS:.0f}")
-        except WorkflowUpdateFailedError as again:
-            raise ended_badly(workflow.id, again.cause) from again
+            await _update(workflow, update, word, one)
+        except WorkflowUpdateFailedError as err:
+            if one == fresh or (_is_final(err) and not await waits()):
+                raise ended_badly(workflow.id, err.cause) from err
+        else:
+            if not await waits():
+                return
+    raise _TakesNoUpdate("has taken it, and the ledger has lost it since")
 
 
 async def _update(workflow: RunWorkflow, update: str, word: Decide | Answer, id: str) -> None:
@@ -257,8 +290,8 @@ async def _update(workflow: RunWorkflow, update: str, word: Decide | Answer, id:
         state = state_of(await workflow.describe())
         if state not in LIVE:
             raise _HasEnded(state) from raised
-        if isinstance(raised, RPCError) and raised.status in _MAY_BE_FULL:
-            raise _TakesNoUpdate from raised
+        if isinstance(raised, RPCError) and raised.status in _TAKES_NONE:
+            raise _TakesNoUpdate(_why_none(raised)) from raised
         pause = next(pauses, None)
         if pause is None:
             raise _HasEnded(state) from raised
@@ -284,10 +317,17 @@ async def _not_taken(
         except WorkflowUpdateRPCTimeoutOrCancelledError as err:
             raise_if_cancelled(err)
         except RPCError as err:
-            if err.status in _MAY_HAVE_ENDED + _MAY_BE_FULL:
+            if err.status in _MAY_HAVE_ENDED + _TAKES_NONE:
                 return err
             if not await workflow.only_the_wait_ended(err):
                 raise refused(workflow.id, err) from err
+
+
+def _why_none(error: RPCError) -> str:
+    """Say why a run takes no update: for ever, or for now, by Temporal's own words."""
+    if _ALL_UPDATES in error.message:
+        return "has had all updates that Temporal allows"
+    return f"takes no update now (Temporal: {scrub(error.message, limit=200)})"
 
 
 def _is_final(err: WorkflowUpdateFailedError) -> bool:

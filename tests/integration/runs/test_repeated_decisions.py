@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
+import uuid
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, LiteralString
 
 import psycopg
 import pytest
 import pytest_asyncio
+from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import PauseWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
 
 from commitline import Agent, App, Effect, RunHandle, ToolContext, tool
 from commitline.activities.contract.approvals import Decide
@@ -30,7 +35,7 @@ from commitline.devstack.ports import PortBook
 from commitline.errors import AnswerRefused, ApprovalRefused, InvalidArguments
 from commitline.handles import decision
 from commitline.ledger import Approval, Question
-from commitline.workflows.base_run import DECISION
+from commitline.workflows.base_run import DECISION, WORD_GIVEN
 
 from .bench import Bench, commitline, eventually, fresh_id, one_agent
 from .playing import Says
@@ -192,6 +197,116 @@ async def test_a_run_that_takes_no_more_updates_goes_by_the_row(strict: Bench) -
             result = await run.result()
 
     assert (result.output, PAID) == ("Done.", [1])
+
+
+@workflow.defn(name="AgentRun", sandboxed=False)
+class Broken:
+    """An agent's run after a deploy of a fault: each workflow task fails."""
+
+    @workflow.run
+    async def run(self, raw: RawValue) -> None:
+        """Fail the task."""
+        raise RuntimeError("a fault")
+
+
+@asynccontextmanager
+async def failing(bench: Bench, run: RunHandle) -> AsyncIterator[None]:
+    """Have the workflow task of a run fail, while the body runs."""
+    faulty = Worker(
+        bench.temporal,
+        task_queue=bench.settings.task_queue,
+        workflows=[Broken],
+        max_cached_workflows=0,
+    )
+    async with faulty:
+        handle = bench.temporal.get_workflow_handle(run.id)
+        await handle.signal(WORD_GIVEN)
+
+        async def has_failed() -> bool:
+            described = (await handle.describe()).raw_description
+            return described.pending_workflow_task.attempt > 3
+
+        await eventually(has_failed)
+        yield
+
+
+async def paused(bench: Bench, run: RunHandle) -> None:
+    """Pause a run, as `temporal workflow pause` does."""
+    await bench.temporal.workflow_service.pause_workflow_execution(
+        PauseWorkflowExecutionRequest(
+            namespace=bench.temporal.namespace,
+            workflow_id=run.id,
+            identity="a test",
+            request_id=str(uuid.uuid4()),
+        )
+    )
+
+
+async def test_other_arguments_for_a_paused_run_are_refused_by_that_name(bench: Bench) -> None:
+    async with bench.serving(pays(), cached=0) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+        await paused(bench, run)
+        with pytest.raises(ApprovalRefused, match="takes no update now") as refused:
+            await run.decide("0.0", approve=True, by="ada", args={"cents": 2})
+        await run.decide("0.0", approve=True, by="ada")
+        (row,) = await run.approvals(only_waiting=False)
+        await bench.temporal.get_workflow_handle(run.id).terminate()
+
+    assert "Workflow is paused" in str(refused.value)
+    assert row.state == "approved"
+
+
+@pytest.mark.slow  # Temporal pauses between two tries of a workflow task
+async def test_a_run_whose_workflow_task_fails_is_decided_about_by_the_row(bench: Bench) -> None:
+    async with bench.serving(pays(), cached=0) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await waiting(run)
+    async with failing(bench, run), AgentClient(bench.temporal, bench.settings) as client:
+        run = client.run(run.id)
+        with pytest.raises(ApprovalRefused, match="takes no update now") as refused:
+            await run.decide("0.0", approve=True, by="ada", args={"cents": 2})
+        await run.decide("0.0", approve=True, by="ada")
+        (row,) = await run.approvals(only_waiting=False)
+    async with bench.serving(pays(), cached=0) as client:
+        await client.run(run.id).result()
+
+    assert "due to Workflow Task in failed state" in str(refused.value)
+    assert row.state == "approved"
+    assert PAID == [100]
+
+
+_LOSE_ONCE: Final[LiteralString] = """
+create table lost (approval text);
+create function lose() returns trigger language plpgsql as $$
+begin
+    if not exists (select from lost) then
+        insert into lost values (new.key);
+        update agent_approvals set decision = null, decided_by = null, decided_at = null
+         where key = new.key;
+    end if;
+    return null;
+end $$;
+create constraint trigger lose after update on agent_approvals
+    deferrable initially deferred for each row when (new.decision is not null)
+    execute function lose();"""
+"""The database loses the first decision, once that has been reported as committed."""
+
+
+async def test_a_decision_that_the_ledger_has_lost_counts_when_the_same_person_decides_again(
+    bench: Bench,
+) -> None:
+    async with bench.serving(pays()) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        (mine,) = await waiting(run)
+        await bench.sql(_LOSE_ONCE)
+        await run.decide("0.0", approve=True, by="ada")
+        lost = await bench.sql("select approval from lost")
+        async with asyncio.timeout(30):
+            await run.result()
+
+    assert lost == [(mine.key,)]
+    assert PAID == [100]
 
 
 async def test_arguments_that_did_not_fit_may_fit_after_a_deploy(
