@@ -239,7 +239,12 @@ def core_runtime(metrics_address: str = "") -> Runtime:
     Raises:
         ConfigurationError: The metrics cannot be served there.
     """
-    core = LogForwardingConfig(logger=core_logger())
+    core = LogForwardingConfig(
+        logger=core_logger(),
+        # A line of the log has both in fields of their own.
+        prepend_target_on_message=False,
+        append_log_fields_to_message=False,
+    )
     logs = replace(LoggingConfig.default, forwarding=core)
     try:
         metrics = PrometheusConfig(bind_address=metrics_address) if metrics_address else None

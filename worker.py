@@ -65,7 +65,8 @@ from .ledger import (
     migrate,
     missing_grants,
 )
-from .logs import Log, configure_logging
+from .log_output import configure_logging, log_uncaught
+from .logs import Log
 from .process import UnawaitedThreads, leave, on_stop_signal, run_event_loop
 from .redaction import redacting
 from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, SettleAction, UndoRun
@@ -86,14 +87,25 @@ def main() -> None:
     parser.add_argument("app", help="module:attribute of the App")
     parser.add_argument("--migrate", action="store_true", help="migrate the database first")
     given = parser.parse_args()
+    leave(serve(given.app, migrate_first=given.migrate))
+
+
+def serve(app_name: str, *, migrate_first: bool = False) -> int:
+    """Run a worker as this process's only work; return the process's exit status.
+
+    All that the process writes to stderr are events, also why the worker could not start.
+    """
     configure_logging()
-    status = 0
+    log_uncaught()
     try:
-        run_event_loop(run_worker(given.app, migrate_first=given.migrate))
+        run_event_loop(run_worker(app_name, migrate_first=migrate_first))
     except CommitlineError as err:
         log.error("worker.failed", code=err.code, reason=str(err))
-        status = 1
-    leave(status)
+        return 1
+    except Exception as err:
+        log.error("worker.failed", code="", reason=type(err).__name__, exc_info=err)
+        return 1
+    return 0
 
 
 async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:

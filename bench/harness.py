@@ -21,7 +21,7 @@ from commitline.devstack import DevStack
 from commitline.devstack.postgres import remove_data
 from commitline.ledger import ActionLedger, ledger_pool, migrate
 from commitline.ledger.pool import Pool
-from commitline.logs import configure_logging
+from commitline.log_output import configure_logging
 from commitline.worker import app_worker
 
 SETTINGS: Final = Settings()

@@ -77,12 +77,9 @@ def worker(
 
     Then it finishes what it has begun, within COMMITLINE_GRACE_SECONDS.
     """
-    from ..logs import configure_logging
-    from ..process import run_event_loop
-    from ..worker import run_worker
+    from ..worker import serve
 
-    configure_logging()
-    run_event_loop(run_worker(app, migrate_first=migrate))
+    raise typer.Exit(serve(app, migrate_first=migrate))
 
 
 def run(

@@ -26,7 +26,7 @@ from typing import Any, Final
 from temporalio import activity
 
 from ...errors import ActionError, IdempotencyKeyConflict
-from ...identity import ActionKey
+from ...identity import ActionKey, action_key
 from ...ledger import (
     Accepted,
     Action,
@@ -39,6 +39,7 @@ from ...ledger import (
     Parked,
     Question,
 )
+from ...logs import logged_with
 from ..app.never_happened import NEVER_HAPPENED
 from ..app.tool_failure import FailureKind, ToolFailure
 from ..contract.activity_failure import again
@@ -68,6 +69,20 @@ async def attempt(
         invoke: Runs the activity.
         args: The arguments that the workflow gave.
     """
+    header = call.header
+    with logged_with(
+        run_key=header.run_key,
+        position=header.position,
+        action_key=action_key(header.run_key, header.position),
+        tool=call.guarded.name,
+        attempt=activity.info().attempt,
+    ):
+        return await _attempt(ledger, call, invoke, args)
+
+
+async def _attempt(
+    ledger: ActionLedger, call: GuardedCall, invoke: Invoke, args: Sequence[Any]
+) -> Any:
     reader = RequestReader(ledger, call)
     prepared = await reader.read(args)
     if isinstance(prepared, ActionError):

@@ -19,6 +19,7 @@ from typing import Any, Final
 from ...errors import ArgumentsChanged
 from ...ledger.action_records import Outcome
 from ...ledger.result_codec import error_text
+from ...log_output import configure_logging, log_uncaught
 from ..app.tool_failure import FailureKind, ToolFailure
 from .isolated_call import SIZE_BYTES, IsolatedCall, write_answer
 
@@ -33,6 +34,8 @@ def main() -> None:
             call = IsolatedCall.read(requests.readline())
         _die_with(call.parent, worker)
         sys.path[:] = call.path
+        configure_logging()
+        log_uncaught()
         answer = write_answer(_ended(call))
         sys.stdout.flush()
         worker.sendall(len(answer).to_bytes(SIZE_BYTES, "big") + answer)

@@ -25,7 +25,7 @@ from temporalio.exceptions import ApplicationError
 from ...crash import crash_point
 from ...errors import Fenced, LedgerUnavailable, RunNotRunning, StatementRefused, ThreadNotFound
 from ...ledger import ActionLedger, Conversation, ThreadLedger
-from ...logs import Log
+from ...logs import Log, logged_with
 from ..app.app import App
 from ..contract.conversation import Completion
 from ..contract.encoding import pack, to_text, unpack
@@ -76,6 +76,11 @@ class TurnActivities:
         Safe to repeat: the first completion of a turn stands.
         """
         request, began = unpack(CallModel, raw), now()
+        said = {"run_key": request.run_key, "step": request.step, "request_id": request.request_id}
+        with logged_with(**said):
+            return await self._call_model(request, began)
+
+    async def _call_model(self, request: CallModel, began: float) -> RawValue:
         async with beating():
             try:
                 return pack(await self._turn(request))

@@ -28,7 +28,7 @@ from ...activities.contract.conversation import Completion, Message, ToolResult
 from ...activities.model.model import ModelRequest
 from ...config import Settings, connect_temporal, core_runtime
 from ...identity import ActionKey, RunKey, position
-from ...logs import configure_logging
+from ...log_output import configure_logging
 from ...worker import STICKY_SECONDS, load_app
 
 PLAIN_AGENT: Final = "PlainAgent"

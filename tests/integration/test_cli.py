@@ -166,7 +166,7 @@ def test_no_command_repeats_the_address_of_the_database(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", [("worker", SHOP), ("relay", "run"), ("stop", "support-4821")])
+@pytest.mark.parametrize("command", [("relay", "run"), ("stop", "support-4821")])
 def test_a_namespace_that_does_not_exist_is_named_in_one_sentence(
     command: tuple[str, ...], devstack: DevStack, database_url: str, folder: Path
 ) -> None:

@@ -83,13 +83,13 @@ class CannotLook(Exception):
         self.result = result
 
 
-def events_of(logs: Sequence[Path]) -> Counter[str]:
-    """Count what the workers logged, by event, and the tracebacks."""
+def events_of(logs: Sequence[Path]) -> tuple[Counter[str], list[Violation]]:
+    """Count what the workers logged, by event; and find the lines that are no event."""
     events: Counter[str] = Counter()
+    others = []
     for line in (line for log in logs for line in log.read_text(errors="replace").splitlines()):
         try:
             events[str(json.loads(line)["event"])] += 1
         except (ValueError, KeyError, TypeError):
-            if line.startswith("Traceback"):
-                events["(a traceback)"] += 1
-    return events
+            others.append(Violation("a worker", "", f"wrote what is no event: {line[:300]}"))
+    return events, others

@@ -221,6 +221,7 @@ class _Soak:
         except Exception as err:  # whatever it is, what was counted is told
             problem = err
         actions = aftermath.actions
+        events, other_lines = events_of(self._workers.logs)
         result = Result(
             seed=self._seed,
             seconds=time.monotonic() - began,
@@ -238,8 +239,8 @@ class _Soak:
             faults=self._chaos.injected,
             provider_faults=Counter({} if sent is None else sent["faults"]),
             exits=self._workers.exits,
-            events=events_of(self._workers.logs),
-            violations=[*self._unforeseen.violations, *aftermath.violations()],
+            events=events,
+            violations=[*self._unforeseen.violations, *aftermath.violations(), *other_lines],
         )
         if problem is not None:
             raise CannotLook(result, problem) from problem

@@ -12,7 +12,7 @@ from commitline.config import Settings
 from commitline.database_url import check_database_url
 from commitline.errors import ConfigurationError
 from commitline.ledger import check_schema, ledger_pool, migrate
-from commitline.logs import configure_logging
+from commitline.log_output import configure_logging
 
 UNREADABLE = [
     "postgresql+asyncpg://app:s3cr3t@db/shop",

@@ -31,6 +31,7 @@ FLOORS = (
     ("crash", "process", "canonical", "database_url", "private_files", "redaction"),
     ("shown",),
     ("logs",),
+    ("log_output",),
     ("identity",),
     ("idempotency_key",),
     ("config",),

@@ -8,7 +8,7 @@ import sys
 import pytest
 import structlog
 
-from commitline.logs import configure_logging
+from commitline.log_output import configure_logging
 from commitline.shown import block, markdown_line, one_line
 from commitline.workflows.progress import Progress, summarise
 
