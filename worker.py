@@ -43,6 +43,7 @@ from .activities.runs.action_state import action_state_activity
 from .activities.runs.approvals import ApprovalActivities
 from .activities.runs.due_actions import DueActions
 from .activities.runs.gone_runs import GoneRuns
+from .activities.runs.intent_check import IntentCheck
 from .activities.runs.left_runs import LeftRuns
 from .activities.runs.left_undos import LeftUndos
 from .activities.runs.outcomes import OutcomeActivities
@@ -251,6 +252,7 @@ def _relay_activities(
         client,
         tries=settings.relay_tries,
         heartbeat_seconds=settings.heartbeat_seconds,
+        intents=IntentCheck(app, ledger),
     )
     left = LeftRuns(app, ledger, client, task_queue=settings.task_queue)
     undos = LeftUndos(app, ledger, client, task_queue=settings.task_queue)

@@ -10,7 +10,8 @@ workflow_interceptor   position and digest of each call; then `followed_call`, o
 activity_interceptor   the guard around each call; `adopted_call`: one without a header
 call_activities        what a workflow asks about its calls (`call_messages`): may it be made, what
                        became of it (`given_up_calls`); `foreign_tool`: a tool that is approved
-activity_signature     the parameters of an activity
+activity_signature     the parameters of an activity; `compensation`: what an undo gives to one
+own_workflows          our workflows that undo and settle, beside the framework's
 ruled_call             one call as the guard sees it
 telling                what an agent is told of a call that has no plain result
 recorded_models        the completions of models, by position

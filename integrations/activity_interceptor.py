@@ -19,11 +19,9 @@ from temporalio.worker import (
 from ..activities.contract.action_header import HEADER, ActionHeader
 from ..activities.contract.activity_failure import as_failure
 from ..activities.contract.encoding import unpack
-from ..activities.contract.spec import RESERVED_PREFIX
 from ..activities.guard.attempt import attempt
 from ..activities.guard.guarded_call import GuardedCall
 from ..activities.guard.heartbeat import Heartbeats, beating
-from ..activities.guard.unforeseen import failure_to_report
 from ..canonical import dumps
 from ..errors import (
     ApprovalMissing,
@@ -40,6 +38,7 @@ from ..ledger import ActionLedger, Effect
 from ..logs import Log
 from .adopted_call import header_of_adopted
 from .call_activities import approved_arguments
+from .compensation import undo_arguments
 from .effect_rule import DECLARE_ONE, EffectRule
 from .family import ArrivedCall, Family, ToolCall
 from .foreign_tool import ForeignTool
@@ -76,8 +75,6 @@ class GuardsActivities(ActivityInboundInterceptor):
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """See base class."""
         kind = activity.info().activity_type
-        if kind.startswith(RESERVED_PREFIX):
-            return await self._run_ours(input)
         if HEADER in input.headers and self._rules.requests_model(kind):
             return await self._request_model(_header(input), input)
         family = self._rules.family(kind)
@@ -120,7 +117,14 @@ class GuardsActivities(ActivityInboundInterceptor):
         tool = ForeignTool(call.tool, rule, self._rules.function(call.tool), converter)
         if rule.gated and await self._is_unjudged(arrived, tool, input):
             return arrived.replies.refused(_unapproved(call), "")
-        guarded = RuledCall(call, rule, arrived, tool)
+        guarded = RuledCall(
+            call,
+            rule,
+            arrived,
+            tool,
+            undoes=lambda undone: undo_arguments(self._rules, tool, undone, converter),
+            planned=HEADER not in input.headers or _header(input).purpose == "forward",
+        )
         guarded_call = await _guarded_call(guarded, input, call)
         async with beating(self._heartbeats.again):
             return await attempt(self._ledger(), guarded_call, invoke, input.args)
@@ -146,7 +150,11 @@ class GuardsActivities(ActivityInboundInterceptor):
         if HEADER not in input.headers:
             if activity.info().attempt > 1:
                 return False  # it may have begun
-        elif (header := _header(input)).approved or header.judged is not None:
+        elif (
+            (header := _header(input)).approved
+            or header.judged is not None
+            or header.purpose != "forward"
+        ):
             return False
         else:
             found = await self._ledger().get(action_key(header.run_key, header.position))
@@ -157,16 +165,6 @@ class GuardsActivities(ActivityInboundInterceptor):
         except InvalidArguments:
             return False  # the guard refuses it
         return await asyncio.to_thread(tool.needs_approval, named)
-
-    async def _run_ours(self, input: ExecuteActivityInput) -> Any:
-        """Run an activity of the plugin's own; what it raises has an end."""
-        try:
-            return await super().execute_activity(input)
-        except Exception as err:
-            reported = failure_to_report(err)
-            if reported is err:
-                raise
-            raise reported from err
 
     async def _begun_by(self, call: ToolCall, input: ExecuteActivityInput) -> EffectRule | None:
         """Return by which rule a call goes on whose tool has none any more; None: it never began.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from temporalio.converter import PayloadConverter
@@ -36,6 +36,11 @@ class ActivitySignature:
         self._signature = inspect.signature(function)
         hints = typing.get_type_hints(getattr(function, "__func__", function))
         self._types = [hints.get(name, Any) for name in self._signature.parameters]
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the parameters, in order."""
+        return self._signature.parameters.keys()
 
     def effective(self, args: Sequence[Any]) -> list[Json]:
         """Return arguments as they are stored.

@@ -8,6 +8,8 @@ from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final, TypeAlias, TypeVar
 
+from temporalio import activity
+
 from ..activities.app.tool_failure import Exceptions, exception_classes
 from ..activities.contract.deadlines import LONGEST
 from ..errors import DefinitionError
@@ -41,6 +43,7 @@ class EffectRule:
     tries: int = 3
     approve: Approve = False
     approval_expires: timedelta | None = timedelta(hours=72)
+    compensate: str | None = None
 
     def __call__(self, function: F) -> F:
         """Give the rule to a function, above or below ``@activity.defn``."""
@@ -79,6 +82,7 @@ class EffectRule:
                 "tries": self.tries,
                 "approve": self.approve,
                 "approval_expires_seconds": _seconds(self.approval_expires),
+                "compensate": self.compensate,
             }
         }
 
@@ -93,6 +97,7 @@ def effect(
     tries: int = 3,
     approve: Approve = False,
     approval_expires: timedelta | None = timedelta(hours=72),
+    compensate: str | Callable[..., Any] | None = None,
 ) -> EffectRule:
     """Say what repeating a call would do.
 
@@ -113,6 +118,8 @@ def effect(
             arguments by name that says so; one that raises, or hangs, means yes. The call waits
             in its workflow, and what is decided about is what is sent.
         approval_expires: How long a call waits for that; None is for ever.
+        compensate: The activity that takes a call back, or its name. It has a rule of its own. Its
+            parameters get the arguments of the same names, and ``result`` what the call returned.
 
     Raises:
         DefinitionError: It cannot work as declared.
@@ -126,6 +133,7 @@ def effect(
         tries,
         approve,
         approval_expires,
+        _compensator(compensate),
     )
     _check(rule)
     return rule
@@ -154,6 +162,7 @@ def rule_in(metadata: Mapping[str, Any] | None) -> EffectRule | None:
             tries=found.get("tries", 3),
             approve=found.get("approve", False),
             approval_expires=_duration(found.get("approval_expires_seconds")),
+            compensate=found.get("compensate"),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as err:
         raise DefinitionError(f"the metadata {found!r} is no effect(...).metadata") from err
@@ -167,12 +176,23 @@ def _duration(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
+def _compensator(named: str | Callable[..., Any] | None) -> str | None:
+    if named is None or isinstance(named, str):
+        return named
+    defined = activity._Definition.from_callable(named)
+    if defined is None or defined.name is None:
+        raise DefinitionError(f"{named!r}, which undoes, is no activity; use @activity.defn")
+    return defined.name
+
+
 def _check(rule: EffectRule) -> None:
     what = f"effect(Effect.{rule.effect.name})"
     if rule.effect == Effect.LOOKUP:
         raise DefinitionError(f"{what}: only a tool of Commitline's own can be looked up")
     if rule.effect == Effect.READ and (rule.idempotency_key or rule.key_ttl):
         raise DefinitionError(f"{what} has no key")
+    if rule.effect == Effect.READ and rule.compensate is not None:
+        raise DefinitionError(f"{what} has nothing to undo")
     if rule.key_ttl is not None:
         if rule.effect != Effect.IDEMPOTENT:
             raise DefinitionError(f"{what} has a key_ttl and is no IDEMPOTENT")

@@ -1,13 +1,18 @@
-"""A tool of another framework, as approvals see it (`activities.runs.approvals.Approvable`)."""
+"""A tool of another framework, as approvals, undo and the relay see it.
+
+That is, `activities.runs.approvals.Approvable` and `activities.runs.step_tools.StepTool`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from temporalio.converter import PayloadConverter
 
+from ..activities.app.tool import Relay, UndoUnknown
+from ..activities.contract.deadlines import UNSET, Deadline
 from ..canonical import Json, digest, dumps, parse
 from ..errors import ArgumentsChanged, InvalidArguments
 from .activity_signature import ActivitySignature
@@ -33,6 +38,12 @@ class ForeignTool:
     ) -> None:
         self.name = name
         self._rule = rule
+        self.lookup = None
+        self.state = None
+        self.undo_unknown: UndoUnknown = "resend"
+        self.relay: Relay = "lookup"
+        self.tool_timeout: Deadline = UNSET
+        self.node_timeout: Deadline = UNSET
         self._signature = None if function is None else ActivitySignature(name, function, converter)
 
     @property
@@ -83,3 +94,13 @@ class ForeignTool:
     def named(self, stored: Json) -> Json:
         """Return stored arguments as a person reads them."""
         return stored if self._signature is None else self._signature.named(stored)
+
+    def of_these(self, given: Mapping[str, Json]) -> dict[str, Json]:
+        """Return those of some arguments that the tool has parameters for."""
+        assert self._signature is not None, "an activity undoes"
+        return {name: one for name, one in given.items() if name in self._signature.names}
+
+    def effective_args(self, args: Sequence[Any]) -> Json:
+        """Return the activity's arguments as they are stored."""
+        assert self._signature is not None, "as above"
+        return self._signature.effective(args)

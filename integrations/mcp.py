@@ -163,8 +163,7 @@ class MCPCall:
 
     def named(self, arguments: Json) -> Mapping[str, Json]:
         """See `ArrivedCall`."""
-        given = _split(arguments)[0]
-        return given if isinstance(given, dict) else {}
+        return arguments_by_name(arguments)
 
     def args_with(self, arguments: Json) -> Sequence[Any]:
         """See `ArrivedCall`."""
@@ -195,6 +194,12 @@ class MCPCall:
     def outcome(self, value: Any) -> Outcome:
         """See `ArrivedCall`."""
         return outcome_of(self._call.tool, value, self._converter)
+
+
+def arguments_by_name(stored: Json) -> dict[str, Json]:
+    """Return the arguments of a stored call by name, without what chose the client."""
+    given = _split(stored)[0]
+    return given if isinstance(given, dict) else {}
 
 
 def _split(stored: Json) -> tuple[Json, Json]:

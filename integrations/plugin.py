@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 from temporalio.client import ClientConfig, WorkflowHistory
 from temporalio.plugin import SimplePlugin
@@ -29,13 +29,16 @@ from temporalio.worker import (
 )
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
+from ..activities.guard.interceptor import GuardInterceptor
 from ..config import Settings
 from ..errors import ConfigurationError
 from ..ledger import ActionLedger, check_schema, ledger_pool
+from ..workflows import ActionHeaders, SettleAction, UndoRun
 from .activity_interceptor import GuardsActivities
 from .call_activities import CallActivities
 from .effect_rule import EffectRule
 from .mcp import MCPEffects
+from .own_workflows import OWN_WORKFLOWS, OwnWorkflows
 from .rules import Rules
 from .workflow_interceptor import FollowsCalls
 
@@ -74,10 +77,12 @@ class LedgerPlugin(SimplePlugin):
         self._interceptor = _Interceptor(
             self._rules, self._opened, heartbeat, record_models=record_models
         )
-        self._own_activities = CallActivities(self._rules, self._opened.ledger).all
+        settings = self._settings.model_copy(update={"database_url": self._database_url})
+        self._own_workflows = OwnWorkflows(self._rules, self._opened.ledger, settings)
+        self._call_activities = CallActivities(self._rules, self._opened.ledger)
         super().__init__(
             "commitline.LedgerPlugin",
-            interceptors=[self._interceptor],
+            interceptors=[ActionHeaders(frozenset()), self._interceptor],
             workflow_runner=_passing_through,
         )
 
@@ -107,8 +112,13 @@ class LedgerPlugin(SimplePlugin):
         if any(isinstance(one, _Interceptor) and one is not self._interceptor for one in given):
             raise ConfigurationError("LedgerPlugin is there twice: name it once, on the client")
         config = super().configure_worker(config)
-        if _runs_activities(config):
-            config["activities"] = [*(config.get("activities") or ()), *self._own_activities]
+        ours = UndoRun in (config.get("workflows") or ())  # a worker of Commitline's own
+        if _has(config, "activities"):
+            added = [] if ours else [*self._own_workflows.activities]
+            theirs = config.get("activities") or ()
+            config["activities"] = [*theirs, *self._call_activities.all, *added]
+        if _has(config, "workflows") and not ours:
+            config["workflows"] = [*(config.get("workflows") or ()), *OWN_WORKFLOWS]
         return config
 
     @asynccontextmanager
@@ -133,8 +143,13 @@ class LedgerPlugin(SimplePlugin):
             DefinitionError: An activity has no rule.
             SchemaMismatch: The database needs `commitline migrate` first.
         """
-        self._rules.add(worker.config(active_config=True).get("activities") or ())
-        async with self._opened.while_running():
+        config = worker.config(active_config=True)
+        activities = config.get("activities") or ()
+        self._rules.add(activities)
+        async with self._opened.while_running(), AsyncExitStack() as stack:
+            if activities and SettleAction in (config.get("workflows") or ()):
+                relaying = self._own_workflows.relaying(worker.client, worker.task_queue)
+                await stack.enter_async_context(relaying)
             await next(worker)
 
 
@@ -148,7 +163,10 @@ class _Interceptor(Interceptor):
         self._heartbeat = heartbeat
 
     def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
-        return GuardsActivities(next, self._rules, self._opened.ledger)
+        ledger = self._opened.ledger
+        # Of our own workflows' activities: what they raise has an end.
+        ours = GuardInterceptor(ledger(), {}).intercept_activity(next)
+        return GuardsActivities(ours, self._rules, ledger)
 
     def workflow_interceptor_class(
         self, input: WorkflowInterceptorClassInput
@@ -214,13 +232,13 @@ class _OpenLedger:
         self._ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
 
 
-def _runs_activities(config: WorkerConfig) -> bool:
-    """Whether a worker has activities, or gets some by plugins of its own.
+def _has(config: WorkerConfig, what: Literal["activities", "workflows"]) -> bool:
+    """Whether a worker has some, or gets some by plugins of its own.
 
-    A worker of workflows alone must not poll for activities, which it could not run.
+    A worker of workflows alone must not poll for activities, which it could not run; and so on.
     """
     later = (one for one in config.get("plugins") or () if not isinstance(one, LedgerPlugin))
-    return bool(config.get("activities")) or any(getattr(one, "activities", None) for one in later)
+    return bool(config.get(what)) or any(getattr(one, what, None) for one in later)
 
 
 def _passing_through(runner: WorkflowRunner | None) -> WorkflowRunner:

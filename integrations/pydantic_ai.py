@@ -149,6 +149,13 @@ class PydanticAICall:
         return outcome_of(self._call.tool, value, self._converter)
 
 
+def plain_result(stored: Json) -> Json:
+    """Return what a tool returned, out of the result that pydantic-ai's activity returns."""
+    if isinstance(stored, dict) and stored.get("kind") == "tool_return":
+        return stored.get("result")
+    return stored
+
+
 class ToolReturns(ToldReplies):
     """The results that pydantic-ai's workflow half takes from its activities."""
 

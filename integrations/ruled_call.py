@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from temporalio import activity
@@ -10,9 +10,11 @@ from temporalio import activity
 from ..activities.app.tool_failure import FailureKind, ToolFailure
 from ..activities.contract.action_header import ActionHeader
 from ..activities.contract.deadlines import CallLimits
+from ..activities.guard.guarded_tool import ToolReplies, ToRun
+from ..activities.guard.protocols import HandOver, Replies
 from ..activities.runner.clock import time_left
 from ..canonical import digest, dumps, parse
-from ..errors import ArgumentsChanged, DefinitionError
+from ..errors import ArgumentsChanged
 from ..ledger import Action, ActionRequest, Effect, Outcome
 from .effect_rule import EffectRule
 from .family import ArrivedCall, ReportedFailure, ReportedRefusal, ToolCall
@@ -22,36 +24,49 @@ from .foreign_tool import ForeignTool
 class RuledCall:
     """One call, by its rule.
 
-    Deadlines are the workflow's own: Temporal's time-outs. There is no lookup, no shared state and
-    no question to a person, and a foreign workflow records no outcome later.
+    There is no lookup, no shared state and no question to a person. Deadlines are the workflow's
+    own: Temporal's time-outs; and a foreign workflow records no outcome later. A call that no run
+    has planned (of an undo, or of the relay) is made by a workflow of ours, which does.
 
     Args:
         call: The call.
         rule: What repeating it would do.
         arrived: The same call, as its family makes it.
-        tool: Its tool, as approvals see it.
+        tool: Its tool.
+        undoes: Returns its arguments, as JSON text, where it undoes an action.
+        planned: A run has planned it.
     """
 
     lookup = None
     state = None
     questions = None
-    hand_over = None
     runs_apart = False
 
     def __init__(
-        self, call: ToolCall, rule: EffectRule, arrived: ArrivedCall, tool: ForeignTool
+        self,
+        call: ToolCall,
+        rule: EffectRule,
+        arrived: ArrivedCall,
+        tool: ForeignTool,
+        *,
+        undoes: Callable[[Action], str],
+        planned: bool,
     ) -> None:
         self.name = call.tool
         self._tool = tool
         self.effect = rule.effect
         self.tries = 1 if rule.effect == Effect.READ else rule.tries
         self.ends_when_cancelled = arrived.ends_when_cancelled
-        self.replies = arrived.replies
+        self.replies: Replies = arrived.replies if planned else ToolReplies()
+        self.hand_over: HandOver | None = None if planned else ToRun()
+        self._undoes = undoes
         self._rule = rule
         self._arrived = arrived
 
     def limits(self, header: ActionHeader) -> CallLimits:
         """See `Guarded`: the workflow's own."""
+        if header.purpose != "forward":
+            return time_left(CallLimits(header.attempt_seconds, header.node_seconds))
         whole = activity.info().schedule_to_close_timeout
         return time_left(CallLimits(None, whole.total_seconds() if whole else None))
 
@@ -69,12 +84,13 @@ class RuledCall:
 
     def request(self, args: Sequence[Any], header: ActionHeader) -> ActionRequest:
         """See `Guarded`."""
-        rule, arguments = self._rule, self._arrived.effective()
-        template, named = rule.template, self._arrived.named(arguments)
+        rule, undo = self._rule, header.purpose == "undo"
+        arguments = self._tool.effective_args(args) if undo else self._arrived.effective()
         if header.judged is not None and digest(self._tool.named(arguments)) != header.judged:
             raise ArgumentsChanged(
                 f"{self.name} would be called with other arguments than were approved"
             )
+        template, named = rule.template, self._arrived.named(arguments)
         return ActionRequest(
             run_key=header.run_key,
             position=header.position,
@@ -85,12 +101,17 @@ class RuledCall:
             effective_digest=digest(arguments),
             domain_key=None if template is None else template.render(named),
             key_ttl=rule.key_ttl,
-            thread_id=header.run_key,
+            thread_id=header.thread_id or header.run_key,
+            compensator=None if undo else rule.compensate,
+            undoes=header.undoes,
+            purpose=header.purpose,
+            lookup_only=header.lookup_only,
+            owner=activity.info().workflow_id,
         )
 
     def undo_args(self, undone: Action) -> str:
-        """See `Guarded`: only tools undo."""
-        raise DefinitionError(f"{self.name!r} undoes nothing, so not {undone.key}")
+        """See `Guarded`."""
+        return self._undoes(undone)
 
     def stored_args(self, request_args: str) -> Sequence[Any]:
         """See `Guarded`."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from temporalio import activity
 from temporalio.converter import PayloadConverter
 
+from ..activities.app.tool import RESULT
 from ..activities.contract.spec import RESERVED_PREFIX
 from ..errors import DefinitionError
+from ..ledger.action_records import Effect
 from .effect_rule import DECLARE_ONE, EffectRule, rule_of
 from .family import Family, ToolCall
 from .mcp import MCP, MCPEffects
@@ -90,6 +92,21 @@ class Rules:
         """Return the activity of this worker that is a tool; None where it has none."""
         return self._functions.get(tool)
 
+    @property
+    def callable_tools(self) -> Sequence[str]:
+        """The activities of this worker with an effect: an undo, or the relay, may call them."""
+        return [name for name in self._functions if self._own[name].effect != Effect.READ]
+
+    @property
+    def compensates(self) -> bool:
+        """Whether one of its rules names what undoes a call."""
+        return any(one.compensate is not None for one in self._every_rule())
+
+    def _every_rule(self) -> Iterator[EffectRule]:
+        yield from self._own.values()
+        for server in self._mcp.values():
+            yield from (*server.tools.values(), server.otherwise)
+
     def rule_named(self, tool: str) -> EffectRule | None:
         """Return the rule that this worker has for a tool; None where only its calls have one."""
         found = self._own.get(tool)
@@ -139,6 +156,28 @@ class Rules:
             raise DefinitionError(
                 f"the activities {', '.join(unruled)} have no effect: {DECLARE_ONE}"
             )
+        if self._functions:  # of workflows alone, another worker has them
+            self._check_compensators()
+
+    def _check_compensators(self) -> None:
+        """Refuse what cannot undo.
+
+        Raises:
+            DefinitionError: No activity of this worker, a READ, or one with another parameter.
+        """
+        for rule in self._every_rule():
+            name = rule.compensate
+            if name is not None and name not in self.callable_tools:
+                raise DefinitionError(f"{name!r} is to undo a call, and is no activity with effect")
+        for tool, function in self._functions.items():
+            if (name := self._own[tool].compensate) is not None:
+                given = {*inspect.signature(function).parameters, RESULT}
+                needed = inspect.signature(self._functions[name]).parameters.values()
+                for one in needed:
+                    if one.name not in given and one.default is one.empty:
+                        raise DefinitionError(
+                            f"{name!r} undoes {tool!r}, which does not have its {one.name!r}"
+                        )
 
     def _needs_no_rule(self, name: str) -> bool:
         """Whether its calls say their rules themselves, or it is a framework's own."""

@@ -60,7 +60,7 @@ ENDED_BY_OPERATORS: Final = 3
 async def run_activity(
     kind: type[T],
     activity: str,
-    argument: RawValue,
+    argument: RawValue | None,
     *,
     at: str,
     limits: CallLimits,
@@ -76,7 +76,7 @@ async def run_activity(
     Args:
         kind: Of the answer.
         activity: Its type.
-        argument: Its JSON.
+        argument: Its JSON; None where it takes none.
         at: Its activity id: the position.
         limits: Its deadlines.
         heartbeat_seconds: How soon Temporal notices a dead worker.
@@ -85,7 +85,7 @@ async def run_activity(
             activity of the server's, after the same wait: its tries cost the history nothing.
     """
     notes: Notes = {}
-    if local:
+    if local and argument is not None:
         tried = await _call_locally(activity, argument, at=at, limits=limits, summary=summary)
         if isinstance(tried, RawValue):
             return unpack(kind, tried)
@@ -131,7 +131,7 @@ async def _call_locally(
 async def _call(
     kind: type[T],
     activity: str,
-    argument: RawValue,
+    argument: RawValue | None,
     *,
     at: str,
     limits: CallLimits,
@@ -141,7 +141,7 @@ async def _call(
     try:
         answer: RawValue = await workflow.execute_activity(
             activity,
-            argument,
+            args=[] if argument is None else [argument],
             result_type=RawValue,
             activity_id=at,
             # There is no schedule_to_close: the time begins when the call may start.

@@ -43,7 +43,7 @@ An action of the relay is due again later."""
 
 async def settled_reply(
     activity: str,
-    arguments: RawValue,
+    arguments: RawValue | None,
     *,
     at: Position,
     key: ActionKey | None,
@@ -56,7 +56,7 @@ async def settled_reply(
 
     Args:
         activity: The tool.
-        arguments: Its JSON.
+        arguments: Its JSON; None where its activity takes none.
         at: The call's position.
         key: Its action; None for a READ, which has none.
         limits: Its deadlines.
@@ -109,7 +109,7 @@ async def step_reply(step: UndoStep, header: ActionHeader, *, heartbeat_seconds:
     try:
         return await settled_reply(
             step.tool,
-            pack_text("{}"),  # the guard has the arguments from the ledger
+            None if step.bare else pack_text("{}"),  # the guard has them from the ledger
             at=header.position,
             key=action_key(header.run_key, header.position),
             limits=step.limits,

@@ -97,6 +97,8 @@ class UndoStep:
     """This worker does not serve the tool; another one may."""
     passes: ActionKey | None = None
     """The action to skip if the call cannot be made; see `DueUndo.passes`."""
+    bare: bool = False
+    """Its activity is scheduled without arguments; otherwise with an empty JSON object."""
 
 
 @dataclass(frozen=True)

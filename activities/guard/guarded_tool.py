@@ -48,8 +48,8 @@ class GuardedTool:
         self.name = tool.name
         self.effect = tool.effect
         self.tries = tool.tries
-        self.replies = _Replies()
-        self.hand_over = _HandOver()
+        self.replies = ToolReplies()
+        self.hand_over = ToRun()
         self.lookup = None if tool.lookup is None else _Lookup(tool, runner)
         self.state = None if tool.state is None else _State(tool)
         self.questions = _Questions(tool) if tool.may_interrupt else None
@@ -109,7 +109,7 @@ class GuardedTool:
         return self._tool.encode(value)
 
 
-class _Replies:
+class ToolReplies:
     """See `protocols.Replies`: a `Reply` for the model."""
 
     def done(
@@ -137,7 +137,7 @@ class _Replies:
         return pack(call_reply.refused(error, key=key or None))
 
 
-class _HandOver:
+class ToRun:
     """See `protocols.HandOver`: the run records it, by way of its history."""
 
     def fits(self, unrecorded: Unrecorded) -> bool:

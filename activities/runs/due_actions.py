@@ -22,12 +22,12 @@ from ...identity import settle_workflow
 from ...ledger import ActionLedger, RelayEntry
 from ...logs import Log
 from ...shown import markdown_line
-from ..app.app import App
 from ..contract.encoding import pack
 from ..contract.relay import SETTLE_ACTION, START_SETTLEMENTS
 from ..guard.heartbeat import beating
 from .left_workflows import left
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
+from .step_tools import StepTools
 
 log = Log()
 
@@ -51,7 +51,7 @@ class DueActions:
     """
 
     def __init__(
-        self, app: App, ledger: ActionLedger, temporal: Client, *, task_queue: str
+        self, app: StepTools, ledger: ActionLedger, temporal: Client, *, task_queue: str
     ) -> None:
         self._tools = [made.name for made in app.tools]
         self._ledger = ledger

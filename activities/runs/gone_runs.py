@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from temporalio import activity
 from temporalio.client import Client
@@ -28,6 +28,9 @@ from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 from .run_executions import RunExecutions
 
 log = Log()
+
+_BY_ITSELF: Final = ("completed", "failed", "canceled")
+"""How a workflow ends that nobody has ended from outside."""
 
 
 class GoneRuns:
@@ -91,6 +94,10 @@ class GoneRuns:
             log.warning("relay.look_failed", run_key=run.run_key, reason=err.message[:200])
             return False
         if end is None:
+            return False
+        if not _can_look_up(run) and run.state != "undoing" and end.how in _BY_ITSELF:
+            # Nothing is lost with it: a workflow that is not ours closes no run.
+            await self._ledger.runs.end(run.run_key, attempt_at=end.at)
             return False
         ended = await self._ledger.relay.end_lost(
             run,

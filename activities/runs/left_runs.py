@@ -11,8 +11,8 @@ from temporalio.client import Client
 from ...identity import undo_workflow
 from ...ledger import ActionLedger, Run
 from ...logs import Log
-from ..app.app import App
 from .left_workflows import left
+from .step_tools import StepTools
 from .undo_start import start_undo
 
 log = Log()
@@ -29,7 +29,7 @@ class LeftRuns:
     """
 
     def __init__(
-        self, app: App, ledger: ActionLedger, temporal: Client, *, task_queue: str
+        self, app: StepTools, ledger: ActionLedger, temporal: Client, *, task_queue: str
     ) -> None:
         self._tools = frozenset(made.name for made in app.tools)
         self._undo = ledger.undo

@@ -17,11 +17,11 @@ from temporalio.service import RPCError
 from ...identity import undone_run
 from ...ledger import ActionLedger, Run
 from ...logs import Log
-from ..app.app import App
 from ..contract.encoding import unpack
 from ..contract.undo import UNDO_RUN, UndoRequest
 from .left_workflows import is_polled, left
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
+from .step_tools import StepTools
 from .undo_start import start_undo
 
 log = Log()
@@ -41,7 +41,7 @@ class LeftUndos:
     """
 
     def __init__(
-        self, app: App, ledger: ActionLedger, temporal: Client, *, task_queue: str
+        self, app: StepTools, ledger: ActionLedger, temporal: Client, *, task_queue: str
     ) -> None:
         self._tools = frozenset(made.name for made in app.tools)
         self._ledger = ledger

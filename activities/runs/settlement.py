@@ -16,12 +16,10 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.common import RawValue
 
-from ...identity import ActionKey
+from ...identity import ActionKey, is_of_outbox
 from ...ledger import Action, ActionLedger, RelayEntry, Run
 from ...logs import Log
 from ...shown import markdown_line
-from ..app.app import App
-from ..app.tool import Tool
 from ..contract.deadlines import CallLimits
 from ..contract.encoding import pack, unpack
 from ..contract.relay import FINISH_SETTLEMENT, PLAN_SETTLEMENT, FinishSettlement, SettlementPlan
@@ -29,6 +27,7 @@ from ..contract.undo import UndoStep
 from .intent_check import IntentCheck
 from .run_executions import RunExecutions
 from .served import leave_to_other_workers
+from .step_tools import StepTool, StepTools
 from .undo_steps import UndoSteps, step_header, step_limits
 
 log = Log()
@@ -46,24 +45,30 @@ class SettlementActivities:
         temporal: The cluster that says whether a run goes on.
         tries: How often a call that the relay sends may fail.
         heartbeat_seconds: How soon Temporal notices a dead worker.
+        intents: Checks what the outbox sends; None: the tools are another framework's, and of
+            their actions only those of its own runs are settled.
+        bare: As `UndoSteps` takes it.
     """
 
     def __init__(
         self,
-        app: App,
+        app: StepTools,
         ledger: ActionLedger,
         temporal: Client,
         *,
         tries: int,
         heartbeat_seconds: float,
+        intents: IntentCheck | None,
+        bare: bool = False,
     ) -> None:
         self._tools = {made.name: made for made in app.tools}
         self._ledger = ledger
         self._executions = RunExecutions(temporal, ledger)
         self._tries = tries
         self._heartbeat_seconds = heartbeat_seconds
-        self._undo = UndoSteps(app)
-        self._intents = IntentCheck(app, ledger)
+        self._bare = bare
+        self._undo = UndoSteps(app, bare=bare)
+        self._intents = intents
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
@@ -102,14 +107,17 @@ class SettlementActivities:
         run = None if found is None else await self._ledger.runs.get(found.run_key)
         if queued is None or found is None or run is None:
             return SettlementPlan(why="nothing is to be done about it")
+        if self._intents is None and (run.spec or is_of_outbox(run.run_key) or found.adopted):
+            return SettlementPlan(why="it is of another application, with a tool of the same name")
         if queued[0].why == "undo":
             return await self._undo_plan(found, run)
         if found.state == "intent" and run.stopped_at is not None and not found.adopted:
             stopped = f"its run was stopped before it was sent: {run.stop_reason}"
             found = await self._ledger.relay.give_up(key, stopped)
-        if (why := await self._why_not(found, run, *queued)) is not None:
-            return SettlementPlan(why=why)
-        if (why := await self._intents.refusal_of(found)) is not None:
+        why = await self._why_not(found, run, *queued)
+        if why is None and self._intents is not None:
+            why = await self._intents.refusal_of(found)
+        if why is not None:
             return SettlementPlan(why=why)
         if found.leased:
             left = found.lease_until - found.now if found.lease_until else timedelta()
@@ -151,9 +159,9 @@ class SettlementActivities:
         )
         what = "Find out what became of" if lookup_only else "Call"
         summary = markdown_line(f"{what} {found.tool}: {found.args}")
-        return UndoStep(found.key, found.tool, limits, summary, header)
+        return UndoStep(found.key, found.tool, limits, summary, header, bare=self._bare)
 
-    def _limits(self, made: Tool) -> CallLimits:
+    def _limits(self, made: StepTool) -> CallLimits:
         """Return the deadlines of a call for which no run waits, with time for all of its tries."""
         attempt = step_limits(made).attempt_seconds
         assert attempt is not None, "such a call has a deadline"

@@ -17,7 +17,6 @@ from ...canonical import scrub
 from ...identity import ActionKey
 from ...ledger import ActionFate, DueUndo, UndoLedger, UndoReport
 from ...logs import Log
-from ..app.app import App
 from ..contract.encoding import pack, to_text, unpack
 from ..contract.undo import (
     BEGIN_UNDO,
@@ -32,6 +31,7 @@ from ..contract.undo import (
 )
 from ..runner.clock import began_at
 from .served import leave_to_other_workers
+from .step_tools import StepTools
 from .undo_steps import UndoSteps
 
 log = Log()
@@ -48,10 +48,19 @@ _MAX_REPORT: Final = 1_500_000
 
 
 class UndoActivities:
-    """The activities of a workflow that undoes a run."""
+    """The activities of a workflow that undoes a run.
 
-    def __init__(self, app: App, undo: UndoLedger, *, heartbeat_seconds: float) -> None:
-        self._steps = UndoSteps(app)
+    Args:
+        app: The tools that this worker serves.
+        undo: Over an open pool.
+        heartbeat_seconds: How soon Temporal notices a dead worker.
+        bare: As `UndoSteps` takes it.
+    """
+
+    def __init__(
+        self, app: StepTools, undo: UndoLedger, *, heartbeat_seconds: float, bare: bool = False
+    ) -> None:
+        self._steps = UndoSteps(app, bare=bare)
         self._undo = undo
         self._heartbeat_seconds = heartbeat_seconds
 

@@ -12,19 +12,24 @@ from ...canonical import digest
 from ...ledger import Action, DueUndo
 from ...ledger.action_records import Effect, Purpose
 from ...shown import markdown_line
-from ..app.app import App
-from ..app.tool import Tool
 from ..contract.action_header import ActionHeader
 from ..contract.deadlines import DEFAULTS, CallLimits, resolve
 from ..contract.sizes import SHOWN_CONTENT
 from ..contract.undo import UndoStep
+from .step_tools import StepTool, StepTools
 
 
 class UndoSteps:
-    """Makes the call for each due undo, with the tools that this worker serves."""
+    """Makes the call for each due undo, with the tools that this worker serves.
 
-    def __init__(self, app: App) -> None:
+    Args:
+        app: The tools.
+        bare: Their activities take no JSON object: the guard gives them all of their arguments.
+    """
+
+    def __init__(self, app: StepTools, *, bare: bool = False) -> None:
         self._tools = {made.name: made for made in app.tools}
+        self._bare = bare
 
     def settlement_of(self, due: DueUndo) -> UndoStep:
         """Return the call that settles an unknown action; a lookup where the tool has one."""
@@ -42,7 +47,7 @@ class UndoSteps:
         limits = step_limits(made)
         header = replace(step_header(found, limits, "settle"), lookup_only=lookup_only)
         summary = markdown_line(f"Find out what became of {found.tool} at {found.position}")
-        return UndoStep(found.key, found.tool, limits, summary, header)
+        return UndoStep(found.key, found.tool, limits, summary, header, bare=self._bare)
 
     def undo_of(self, due: DueUndo) -> UndoStep:
         """Return the call of the compensator that undoes an action."""
@@ -62,7 +67,7 @@ class UndoSteps:
             undoes=found.key,
         )
         summary = markdown_line(f"Undo {found.tool} at {found.position}: {name}")
-        return UndoStep(found.key, name, limits, summary, header)
+        return UndoStep(found.key, name, limits, summary, header, bare=self._bare)
 
 
 def step_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHeader:
@@ -83,7 +88,7 @@ def step_header(found: Action, limits: CallLimits, purpose: Purpose) -> ActionHe
     )
 
 
-def step_limits(made: Tool) -> CallLimits:
+def step_limits(made: StepTool) -> CallLimits:
     """Return the deadlines of a call that no run planned: the tool's own, or the defaults.
 
     There is always a deadline: an undo cannot be stopped, so each of its calls must end by itself.

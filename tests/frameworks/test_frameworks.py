@@ -131,6 +131,19 @@ class Stage:
         async with AgentClient(self.client, self.settings) as ours:
             await ours.run(id).decide(found, by="ada", **said)
 
+    async def command(self, *words: str) -> asyncio.subprocess.Process:
+        """Start the `commitline` command; it talks to the same servers."""
+        environment = {
+            **os.environ,
+            "TEMPORAL_ADDRESS": self.client.service_client.config.target_host,
+            "COMMITLINE_DATABASE_URL": self.database_url,
+        }
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "commitline.cli", *words),
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+        )
+
     @property
     def settings(self) -> Settings:
         """Those of a client of ours."""
@@ -197,6 +210,29 @@ async def test_a_mail_waits_for_a_person_and_outlives_its_worker(
         refused = json.loads(str(told).split(" | ")[1])
         assert (refused["status"], refused["effect"]) == ("error", "none")
         assert refused["message"] == "not executed: rejected by ada: not now"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("app", ["openai_shop"])
+async def test_an_undo_whose_worker_is_killed_in_the_middle_refunds_once(stage: Stage) -> None:
+    handle = await stage.start()
+    with stage.worker():
+        await asyncio.wait_for(handle.result(), 240)
+    undo = await stage.command("undo", handle.id, "--json")
+    with stage.worker(DIE_AFTER="refund") as worker:
+        died = await asyncio.to_thread(worker.wait, 240)
+    with stage.worker():
+        said, _ = await asyncio.wait_for(undo.communicate(), 240)
+        listed = await stage.command("actions", "list", "--run", handle.id, "--json")
+        rows, _ = await listed.communicate()
+
+    assert died == -signal.SIGKILL, stage.log()
+    assert stage.provider.stats()["effects"]["refund:4821"] == 1
+    assert stage.provider.requests("refund") == 2
+    report = json.loads(said)
+    fates = {one["tool"]: one["fate"] for one in report["actions"]}
+    assert fates == {"send_mail": "stands", "charge_card": "undone"}
+    assert sorted(one["tool"] for one in json.loads(rows)) == ["charge_card", "refund", "send_mail"]
 
 
 @pytest.mark.slow

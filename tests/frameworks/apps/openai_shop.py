@@ -21,10 +21,18 @@ with workflow.unsafe.imports_passed_through():
 _TIMEOUT = timedelta(seconds=20)
 
 
+@effect(Effect.IDEMPOTENT, idempotency_key="order-{order_id}-refund")
+@activity.defn
+async def refund(order_id: str, result: str) -> str:
+    """Refund what was charged."""
+    return shop.refund(order_id, result, key=shop.key_of_call())
+
+
 @effect(
     Effect.IDEMPOTENT,
     idempotency_key="order-{order_id}-charge",
     key_ttl=timedelta(hours=24),
+    compensate=refund,
 )
 @activity.defn
 async def charge_card(order_id: str, cents: int) -> str:
@@ -97,7 +105,7 @@ async def main() -> None:
     ]
     if shop.GUARDED:
         plugins.append(LedgerPlugin())
-    await shop.serve(Clerk, client=plugins, activities=[charge_card, send_mail])
+    await shop.serve(Clerk, client=plugins, activities=[charge_card, send_mail, refund])
 
 
 if __name__ == "__main__":

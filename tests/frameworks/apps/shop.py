@@ -56,6 +56,13 @@ def charge(order_id: str, cents: int, *, key: str | None) -> str:
     return receipt
 
 
+def refund(order_id: str, charge: str, *, key: str | None) -> str:
+    """Refund a charge."""
+    refunded = post("/refunds", {"order_id": order_id, "charge": charge}, key)
+    die_after("refund")
+    return refunded
+
+
 def mail(to: str, *, key: str | None) -> str:
     """Send a mail."""
     sent = post("/mails", {"to": to, "text": "hi"}, key)
