@@ -13,6 +13,7 @@ from typing import Annotated, Final, NoReturn
 import typer
 
 from .commands import actions, decisions, machine, relay, runs, starting, threads
+from .commands.command_group import CommandGroup
 from .errors import CommitlineError
 from .process import leave
 
@@ -26,9 +27,10 @@ COMMITLINE_DATABASE_URL.
 """
 
 app = typer.Typer(
+    cls=CommandGroup,
     help=_HELP,
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -10,7 +9,10 @@ import sys
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -24,12 +26,16 @@ def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
     try:
         import uvloop  # not for commands that need no event loop: it loads for some time
     except ImportError:
+        import asyncio
+
         return asyncio.run(main)
     return uvloop.run(main)
 
 
 def on_stop_signal() -> asyncio.Event:
     """Return the event that SIGTERM or SIGINT sets, instead of ending the process."""
+    import asyncio  # not before: every command is kept waiting for it otherwise
+
     stop_signal = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

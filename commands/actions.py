@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
 import typer
 
-from .terminal import AsJson, check_call, user
+from .command_group import CommandGroup
+from .terminal import AsJson, check_call, user, wait_for
 
 State = Literal["intent", "dispatched", "unknown", "ok", "error"]
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="List what runs have done, show one action, or settle an unknown one.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
 )
 
 
@@ -38,7 +39,7 @@ def list_actions(
 
     if parked and state not in (None, "unknown"):
         raise typer.BadParameter(f"--parked is --state unknown, and not {state}")
-    found = asyncio.run(
+    found = wait_for(
         with_ledger(
             lambda ledger: actions.find_actions(
                 ledger, run=run, parked=parked, limit=limit, agent=agent, state=state
@@ -68,7 +69,7 @@ def show_action(
     from ..operating.connection import with_ledger
 
     check_call(key)
-    found = asyncio.run(with_ledger(lambda ledger: actions.find_record(ledger, key)))
+    found = wait_for(with_ledger(lambda ledger: actions.find_record(ledger, key)))
     if not isinstance(found, Action):
         return console.print_data(found)
     if json:
@@ -99,7 +100,7 @@ def settle_action(
     if (happened is None) is not did_not_happen:
         raise typer.BadParameter("say either --happened RESULT or --did-not-happen")
 
-    settled = asyncio.run(
+    settled = wait_for(
         with_ledger(lambda ledger: actions.settle(ledger, key, happened=happened, by=by or user()))
     )
     if json:
@@ -121,7 +122,7 @@ def reopen_action(
     from ..operating.connection import with_ledger
 
     check_call(key)
-    found = asyncio.run(with_ledger(lambda ledger: actions.reopen(ledger, key)))
+    found = wait_for(with_ledger(lambda ledger: actions.reopen(ledger, key)))
     if json:
         return console.print_data(actions.data(found))
     return console.say(f"{key}: is tried again")

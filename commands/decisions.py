@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import typer
 
-from .terminal import AsJson, check_call, user
+from .terminal import AsJson, check_call, user, wait_for
 
 Call = Annotated[str, typer.Argument(metavar="RUN:AT", help="The call, as listed.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; kept on the row.")]
@@ -23,7 +22,7 @@ def list_approvals(
     from ..operating import console, decisions
     from ..operating.connection import with_ledger
 
-    found = asyncio.run(
+    found = wait_for(
         with_ledger(lambda ledger: decisions.find_approvals(ledger, run=run, all=all, limit=limit))
     )
     if json:
@@ -47,7 +46,7 @@ def approve(
 ) -> None:
     """Approve a call that waits: it is carried out as it was shown, or as you edit it."""
     edited = None if args is None else _arguments(args)
-    said = asyncio.run(_decide(call, approve=True, by=by or user(), reason="", args=edited))
+    said = wait_for(_decide(call, approve=True, by=by or user(), reason="", args=edited))
     _print_word(said, json)
 
 
@@ -58,7 +57,7 @@ def reject(
     json: AsJson = False,
 ) -> None:
     """Reject a call that waits: it is not carried out, and the model reads why."""
-    said = asyncio.run(_decide(call, approve=False, by=by or user(), reason=reason, args=None))
+    said = wait_for(_decide(call, approve=False, by=by or user(), reason=reason, args=None))
     _print_word(said, json)
 
 
@@ -72,7 +71,7 @@ def list_questions(
     from ..operating import console, decisions
     from ..operating.connection import with_ledger
 
-    found = asyncio.run(
+    found = wait_for(
         with_ledger(lambda ledger: decisions.find_questions(ledger, run=run, all=all, limit=limit))
     )
     if json:
@@ -103,7 +102,7 @@ def answer(
         async with await open_client() as client:
             await decisions.answer(client, question, value, by=by or user())
 
-    asyncio.run(work())
+    wait_for(work())
     _print_word({"call": question, "decision": "answered", "by": by or user()}, json)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import typer
 
-from .terminal import AsJson
+from .terminal import AsJson, wait_for
 
 
 def doctor(json: AsJson = False) -> None:
@@ -17,7 +15,7 @@ def doctor(json: AsJson = False) -> None:
     from ..operating import console
     from ..operating.doctor import examine, healthy, print_checks
 
-    checks = asyncio.run(examine())
+    checks = wait_for(examine())
     if json:
         console.print_data([vars(check) for check in checks])
     else:
@@ -33,7 +31,7 @@ def migrate(json: AsJson = False) -> None:
     from ..operating import console
 
     url = Settings.load().require_database()
-    applied = asyncio.run(ledger.migrate(url, tell=_held_back))
+    applied = wait_for(ledger.migrate(url, tell=_held_back))
     names = [name for version, name, _ in migrations() if version in applied]
     if json:
         return console.print_data({"applied": names, "schema": migrations()[-1][0]})

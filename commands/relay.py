@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
 
-from .terminal import AsJson
+from .command_group import CommandGroup
+from .terminal import AsJson, wait_for
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Show what the relay has to do, or have it look now.",
     invoke_without_command=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
 )
 
 
@@ -37,7 +38,7 @@ def show_relay(
         async with await open_client() as client:
             return await relay.report(client, limit=limit)
 
-    found = asyncio.run(work())
+    found = wait_for(work())
     if json:
         return console.print_data(relay.data(found))
     return relay.print_report(found)
@@ -53,7 +54,7 @@ def run_relay(json: AsJson = False) -> None:
         async with await open_client() as client:
             return await relay.trigger(client)
 
-    schedule = asyncio.run(work())
+    schedule = wait_for(work())
     if json:
         return console.print_data({"schedule": schedule})
     print(f"{schedule}: started")

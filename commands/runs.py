@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
 
-from .terminal import AsJson, user
+from .command_group import CommandGroup
+from .terminal import AsJson, user, wait_for
 
 State = Literal["running", "completed", "failed", "canceled", "terminated", "timed_out"]
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="List the newest runs, show one, or take one back to an earlier turn.",
     invoke_without_command=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
 )
 
 
@@ -43,7 +44,7 @@ def list_runs(
         async with await open_client() as client:
             return await runs.newest_runs(client, limit=limit, agent=agent, state=state)
 
-    found = asyncio.run(work())
+    found = wait_for(work())
     if json:
         return console.print_data(found)
     nothing = "No runs yet." if agent is None and state is None else "No such runs."
@@ -65,7 +66,7 @@ def show_run(
         async with await open_client() as client:
             return await runs.facts(client, run)
 
-    found = asyncio.run(work())
+    found = wait_for(work())
     return console.print_data(found) if json else runs.print_facts_of(found)
 
 
@@ -100,7 +101,7 @@ def reset_run(
                 to_step=to_step, fork=fork, reason=reason or f"by {user()}"
             )
 
-    done = asyncio.run(work())
+    done = wait_for(work())
     if json:
         return console.print_data(reset_data(done))
     return print_reset(done, fork=fork)
@@ -142,7 +143,7 @@ def stop(
             report = await handle.undo_report() if undo else None
             return status, await handle.actions(), report, ran
 
-    status, done, report, ran = asyncio.run(work())
+    status, done, report, ran = wait_for(work())
     unknown, stopping = [one for one in done if one.state == "unknown"], status.state == "stopping"
     if json:
         console.print_data(stop_data(run, status.state, unknown, report))
@@ -184,7 +185,7 @@ def undo_run(
             with console.ERR.status(console.line(f"{run}: undoing what it did")):
                 return await handle.undo(reason=reason or f"by {user()}"), others
 
-    report, others = asyncio.run(work())
+    report, others = wait_for(work())
     if json:
         console.print_data({"id": run, **undo_data(report)})
     else:

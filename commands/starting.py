@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .terminal import AsJson
+from .terminal import AsJson, wait_for
 
 
 def demo(
@@ -115,7 +114,7 @@ def run(
             return None
 
     try:
-        asyncio.run(work())
+        wait_for(work())
     except KeyboardInterrupt:
         print(f"\nNot waiting any more; the run {id} goes on.", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from collections.abc import Coroutine
+from typing import Annotated, Any, TypeVar
 
 import typer
+
+T = TypeVar("T")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -27,3 +30,10 @@ def user() -> str:
     """Return who is at the terminal."""
     # Not getpass.getuser: it raises for a user without a name, as in many containers.
     return os.environ.get("USER") or f"uid {os.getuid()}"
+
+
+def wait_for(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end; return its result."""
+    import asyncio  # not before: that is a quarter of the time of `--help`
+
+    return asyncio.run(work)

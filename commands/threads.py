@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
-from .terminal import AsJson
+from .command_group import CommandGroup
+from .terminal import AsJson, wait_for
 
 app = typer.Typer(
+    cls=CommandGroup,
     help="Talk to agents in conversations; list, show or delete one.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
 )
 
 
@@ -25,7 +26,7 @@ def list_threads(
     from ..operating import console, threads
     from ..operating.connection import with_ledger
 
-    found = asyncio.run(with_ledger(lambda ledger: ledger.threads.list(limit=limit)))
+    found = wait_for(with_ledger(lambda ledger: ledger.threads.list(limit=limit)))
     if json:
         return console.print_data([vars(thread) | {"messages": count} for thread, count in found])
     return console.print_listing(
@@ -45,7 +46,7 @@ def show_thread(
     from ..operating import console, threads
     from ..operating.connection import with_ledger
 
-    found, state = asyncio.run(with_ledger(lambda one: threads.conversation(one, thread)))
+    found, state = wait_for(with_ledger(lambda one: threads.conversation(one, thread)))
     if json:
         return console.print_data([asdict(one) for one in found])
     for one in found:
@@ -76,7 +77,7 @@ def send(
                 client, thread, text, console.ERR, agent=agent, request_id=request_id
             )
 
-    result = asyncio.run(work())
+    result = wait_for(work())
     if json:
         return console.print_data(asdict(result))
     return runs.print_answer(result)
@@ -103,7 +104,7 @@ def delete_thread(
         await ledger.threads.delete(found)
         return found
 
-    deleted = asyncio.run(with_ledger(work))
+    deleted = wait_for(with_ledger(work))
     if json:
         return console.print_data({"thread": deleted, "deleted": True})
     return console.say(f"{thread}: deleted")

@@ -19,6 +19,7 @@ BENCHES = sorted(
     if 'if __name__ == "__main__"' in path.read_text(encoding="utf-8")
 )
 TINY: dict[str, tuple[list[str], str]] = {
+    "start": (["--rounds", "1"], "worker_seconds"),
     "ledger": (["--rounds", "2"], "ratio"),
     "turns": (["--rounds", "1", "--small"], "ratio"),
     "history": (["--turns", "1", "2"], "history_bytes"),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -135,7 +136,23 @@ def test_help_names_every_command_within_80_columns() -> None:
     names = ["demo", "dev", "worker", "run", "runs", "actions", "doctor", "migrate"]
     assert shown.returncode == 0
     assert [name for name in names if f" {name} " not in shown.stdout] == []
+    headings = re.findall("^([A-Z][a-z]+):", shown.stdout, re.MULTILINE)
+    assert headings == ["Usage", "Options", "Start", "Operate"]
+    assert "..." not in shown.stdout.partition("Options:")[2], "all of what a command does"
     assert max(len(line) for line in shown.stdout.splitlines()) <= 80
+
+
+def test_the_help_waits_for_no_import_that_it_does_not_need() -> None:
+    slow = {"asyncio", "psycopg", "pydantic", "rich", "temporalio"}
+    script = "import sys\ntry:\n    import commitline.cli as cli\n    cli.app(['--help'])\n"
+    script += "finally:\n    print(*sys.modules, file=sys.stderr)"
+
+    shown = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert "Operate:" in shown.stdout
+    assert slow & set(shown.stderr.split()) == set()
 
 
 def test_an_error_is_a_readable_message_with_code_and_remedy(folder: Path) -> None:
