@@ -313,10 +313,11 @@ async def side_by_side(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return results
 
 
-def is_made_anew() -> bool:
-    """Whether the first task of this execution was lost with its worker, and is made anew.
+def may_be_made_anew() -> bool:
+    """Whether the first task of this execution may be made anew: one before it was given up.
 
-    What that one did by local activities no history tells. (Its events: started, scheduled, begun.)
+    What that one did by local activities no history tells. A first task has three events before it
+    (started, scheduled, begun), unless somebody has sent a signal, or cancelled the run, before.
     """
     return workflow.info().get_current_history_length() > _FIRST_TASK_EVENTS
 

@@ -36,7 +36,7 @@ from .activity_calls import (
     cancelled,
     failure,
     history_is_full,
-    is_made_anew,
+    may_be_made_anew,
     raise_if_cancelled,
     run_ledger_activity,
 )
@@ -201,7 +201,7 @@ class AgentRun(BaseRun):
             given.digest,
             given.limits,
             given.thread_id,
-            again=is_made_anew(),
+            again=may_be_made_anew(),
         )
         summary = markdown_line(f"Open the run for {given.agent}")
         opened = await run_ledger_activity(Opened, OPEN_RUN, request, summary)

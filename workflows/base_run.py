@@ -32,7 +32,7 @@ from .activity_calls import (
     cancelled,
     despite_cancellation,
     failure,
-    is_made_anew,
+    may_be_made_anew,
     run_ledger_activity,
 )
 from .progress import Progress
@@ -194,7 +194,7 @@ class BaseRun:
         """
         first = workflow.info().run_id == workflow.info().first_execution_run_id
         ordered = is_stop(error) or is_undoing(error)
-        if first and not (ordered and is_made_anew()):
+        if first and not (ordered and may_be_made_anew()):
             return
         await self._undo(error)
         if self._undone is None and cancelled():

@@ -29,7 +29,7 @@ class OpenRun:
     spec: AgentSpec | None = None
     """What the run keeps of its agent, if the ledger has lost that."""
     again: bool = False
-    """The task that opens the run is made anew: the one before may have opened it, and called."""
+    """The task that opens the run may be made anew, after one that has opened it, and called."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from temporalio import activity
+from temporalio.api.enums.v1 import EventType
 from temporalio.common import RawValue
 
 from ...identity import parent_of
@@ -24,6 +25,10 @@ from ..contract.spec import AgentSpec
 from ..guard.ledger_write import persist
 from ..runner.clock import began_at
 from .served import served_agent
+
+_GIVEN_UP: Final = frozenset(
+    {EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT, EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED}
+)
 
 
 class RunActivities:
@@ -64,6 +69,7 @@ class RunActivities:
             limits=_limits_of(agent, request),
             result_limit=self._result_limit,
         )
+        lost = request.spec is not None or (request.again and await _was_given_up())
         run = await persist(
             lambda: self._ledger.runs.open(
                 run_key=request.run_key,
@@ -74,7 +80,7 @@ class RunActivities:
                 thread_id=thread_id,
                 spec=to_text(spec),
                 namespace=info.namespace,
-                lost=request.spec is not None or request.again,
+                lost=lost,
             )
         )
         check_starts_something(run)
@@ -115,6 +121,14 @@ class RunActivities:
                 namespace=info.namespace,
             )
         )
+
+
+async def _was_given_up() -> bool:
+    """Whether the server has given up a workflow task of this execution: it may have done much."""
+    info = activity.info()
+    assert info.workflow_id is not None, "a workflow opens a run"
+    handle = activity.client().get_workflow_handle(info.workflow_id, run_id=info.workflow_run_id)
+    return any([event.event_type in _GIVEN_UP async for event in handle.fetch_history_events()])
 
 
 def seconds_left(deadline_seconds: float | None, run: Run) -> float | None:

@@ -16,6 +16,7 @@ from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.turns import CALL_MODEL
 from commitline.activities.model import ModelRequest
 from commitline.activities.model.scripted_model import Answer, ScriptedModel, call, say
+from commitline.client import AgentClient
 from commitline.errors import ModelUnavailable, RunFailed
 from commitline.tests.histories import activities_in, local_activities_in
 from commitline.tests.integration.runs.bench import Bench, eventually, fresh_id
@@ -200,6 +201,26 @@ async def test_a_local_call_is_approved_first_and_made_with_what_was_approved(
     assert [(a.state, a.result) for a in ran.actions] == [("ok", "5")]
     assert CALLED == {"paid": 5}
     assert "pay" in local_activities_in((await bench.history(run.id)).events)
+
+
+async def test_a_signal_before_its_first_task_makes_no_run_one_that_may_have_called(
+    bench: Bench,
+) -> None:
+    @local(effect=Effect.AT_MOST_ONCE)
+    async def pay(cents: int) -> int:
+        """Pay."""
+        CALLED["paid"] += cents
+        return cents
+
+    async with AgentClient(bench.temporal, bench.settings) as client:
+        run = await client.start("agent", "go", id=fresh_id())
+        await bench.temporal.get_workflow_handle(run.id).signal("hello")
+        app = app_of([pay], [call(("pay", {"cents": 5})), say("Done.")])
+        async with bench.serving(app):
+            ran = await bench.outcome(run)
+
+    assert [(a.state, a.result) for a in ran.actions] == [("ok", "5")]
+    assert CALLED == {"paid": 5}
 
 
 async def test_a_local_tool_cannot_ask_a_person(bench: Bench) -> None:
