@@ -45,6 +45,8 @@ class Faults:
     """How often a run's attempt is a local one, which has no place among the others."""
     goes_on: float = 0.3
     """Of the tools that do not answer: how many go on, and end late."""
+    lives_on: float = 0.7
+    """How often a sub-agent's workflow goes on that was stopped, or replaced by another one."""
 
 
-NO_FAULTS: Final = Faults(0, 0, 0, 0, 0, 0, 0, 0)
+NO_FAULTS: Final = Faults(0, 0, 0, 0, 0, 0, 0, 0, 0)

@@ -115,7 +115,7 @@ MUTANTS: Final = (
     Mutant("do-not-undo-repeats", 0, _query("mark_repeats_undone", _NOTHING_OF_MANY)),
     Mutant(
         "do-not-lock-the-run",
-        3,
+        4,
         _changed(("claim_new", "for share", ""), ("lock_run", "for share", "")),
     ),
     Mutant(
@@ -131,6 +131,23 @@ MUTANTS: Final = (
             ("claim_new", "is not null or not exists", "is not null or true or not exists"),
             ("open_unknown", "where ", "where false and "),
         ),
+    ),
+    Mutant(
+        "forget-what-is-tried-again",
+        3,
+        _changed(
+            (
+                "open_unknown",
+                "(parked_at is not null or reopened_at is not null)",
+                "parked_at is not null",
+            )
+        ),
+    ),
+    Mutant("let-sub-agents-go-on", 3, _query("stop_sub_runs", _NOTHING_OF_RUN)),
+    Mutant(
+        "let-any-workflow-claim",
+        3,
+        _changed(("claim_new", "and (owner is null or owner = %(owner)s)", "")),
     ),
     Mutant("do-not-undo-late-successes", 2, _never_queue_an_undo),
     Mutant("do-not-find-lost-undos", 2, _query("queue_lost_undos", _NOTHING_OF_RUN)),

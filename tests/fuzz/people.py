@@ -64,9 +64,11 @@ class Operator(Actor):
                 self.delete,
             ]
         )
-        # A stop and a claim must not pass each other by.
-        stops = does == self.stop and claiming
-        await does(self.chance.choice(claiming if stops else newest))
+        if does == self.stop:  # a stop and a claim must not pass each other by
+            newest = claiming or newest
+        if does == self.reset:  # nor the former workflow of a sub-agent and the next one
+            newest = [run for run in newest if self.scene.delegates(run)] or newest
+        await does(self.chance.choice(newest))
 
     async def stop(self, run: AgentRun) -> None:
         """Commit the stop, then cancel the workflow."""

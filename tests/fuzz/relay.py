@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 from commitline.errors import CommitlineError, IdempotencyKeyConflict
-from commitline.identity import is_of_outbox
+from commitline.identity import is_of_outbox, split_action_key
 from commitline.ledger import Action, RelayEntry, Run
 from commitline.tests.fuzz.actor import Actor, NoEnd
 from commitline.tests.fuzz.faults import Cancelled
@@ -71,7 +71,7 @@ class Relay(Actor):
         """Take due entries and settle them; return how many."""
         due = await self.ledger.relay.take_due(list(TOOLS), limit=limit)
         for entry in due:
-            if self.is_lost():
+            if self.is_lost() or self._is_late_with(entry):
                 continue  # a relay that dies; the entry is due again later
             if entry.why == "undo" and self.chance.random() < _LOST_UNDOS:
                 await self._lose(entry)
@@ -84,6 +84,11 @@ class Relay(Actor):
                 await self.do("leave_to_person", entry.key, leave)
             await self.ledger.relay.dequeue_if_settled(entry.key)
         return len(due)
+
+    def _is_late_with(self, entry: RelayEntry) -> bool:
+        """Whether a fault comes now that leaves what a person has reopened as it is for long."""
+        reopened = entry.why == "send" and not is_of_outbox(split_action_key(entry.key)[0])
+        return reopened and self.chance.random() < 20 * self.faults.death
 
     async def _lose(self, entry: RelayEntry) -> None:
         """Have the queue lose an entry. Nothing of ours does; the sweep finds it all the same."""

@@ -84,8 +84,12 @@ class AgentRun:
     @property
     def workflow(self) -> str:
         """Return the id of the workflow that acts: of a sub-agent's, another one each time."""
+        return self.workflow_of(self.execution)
+
+    def workflow_of(self, execution: int) -> str:
+        """Return the id of the workflow that acted in an execution."""
         first = self.key.partition("/")[0]
-        return first if self.parent is None else f"{self.key}/x{self.execution}"
+        return first if self.parent is None else f"{self.key}/x{execution}"
 
     @property
     def cancelled(self) -> bool:
@@ -200,7 +204,7 @@ class Scene:
     """How often everything was done."""
     over: bool = False
     """Everybody stops."""
-    background: set[asyncio.Task[None]] = field(default_factory=set)
+    background: set[asyncio.Future[Any]] = field(default_factory=set)
     """Attempts that go on although nobody waits for them."""
 
     def __post_init__(self) -> None:
@@ -240,6 +244,10 @@ class Scene:
             for run in self.runs.values()
             if run.key == key or (run.parent is not None and run.parent.key == key)
         ]
+
+    def delegates(self, run: AgentRun) -> bool:
+        """Whether a sub-agent is at work for a run."""
+        return any(one.parent is run and one.gone_at is None for one in self.runs.values())
 
     def turn(self, run: RunKey, epoch: int, at: int) -> list[PlannedCall]:
         """Return the calls of a model turn: always the same, as a completion that is on record."""

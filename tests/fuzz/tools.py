@@ -120,13 +120,15 @@ THEMES: Final = (
         ("charge", "refund"),
         fails=0.6,
     ),
+    Theme(1, ("clerk", "clerk", "courier", "top_up"), ("mail",), fails=0.1),
     Theme(
         3,
         (*["charge"] * 4, *_REFUNDS, *_DELIVERIES, "donate", "clerk", "clerk", *_ASKING),
         (*["charge"] * 3, *_REFUNDS, "ship", "letter", "mail"),
     ),
 )
-"""Charges and refunds; what cannot be sent twice; what is undone, or waits for people; all."""
+"""Charges and refunds; what cannot be sent twice; what is undone, or waits for people; what
+sub-agents do, and is tried again; all."""
 
 
 def request_of(

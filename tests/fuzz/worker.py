@@ -21,10 +21,18 @@ from commitline.tests.fuzz.undoing import Undoing
 from commitline.tests.fuzz.witness import left_by_end, now
 
 _LOST = 0.03
+_SLOW = 30
+"""Ledger calls, of all, that a workflow may take to begin, or a former one to do its next step."""
+_NOTICES = 0.02
+"""Seconds after which a run that waits for a sub-agent notices that it was reset."""
 
 
 class _Gone(Exception):
     """The execution does nothing more: it was terminated, or a reset took its place."""
+
+
+class _LeftAlone(_Gone):
+    """The same, and the workflow of a sub-agent lives on."""
 
 
 class Worker(Actor):
@@ -89,6 +97,8 @@ class Worker(Actor):
     async def _play(self, run: AgentRun, execution: int) -> str:
         await self._open(run)
         for turn in range(run.from_turn, len(run.turns)):
+            if run.execution != execution:
+                await self.scene.pace.rest(self.chance.random() * _SLOW)
             self._check_alive(run, execution)
             # Read at once: a fork may change the plan while this execution goes on.
             calls, epoch = run.turns[turn], run.epochs[turn]
@@ -112,13 +122,19 @@ class Worker(Actor):
         if self.chance.random() < _LOST * bool(self.faults.death):
             raise NoEnd
         self._check_going(run, execution)
-        if run.cancelled:
+        if run.cancelled and not self._lives_on(run):
             raise Cancelled
 
     def _check_going(self, run: AgentRun, execution: int) -> None:
         """Nothing of an execution that is over is started any more."""
-        if run.execution != execution or run.is_over or self.scene.over:
+        if run.is_over or self.scene.over:
             raise _Gone
+        if run.execution != execution and not self._lives_on(run):
+            raise _Gone
+
+    def _lives_on(self, run: AgentRun) -> bool:
+        """Whether a sub-agent's workflow has not noticed yet that it was stopped, or replaced."""
+        return run.parent is not None and self.chance.random() < self.faults.lives_on
 
     async def _open(self, run: AgentRun) -> None:
         at = self.scene.engine.now()
@@ -172,7 +188,12 @@ class Worker(Actor):
             return
         before = partial(self._check_going, run, execution)
         request = request_of(
-            planned.tool, run.key, at, planned.args, thread=run.thread, owner=run.workflow
+            planned.tool,
+            run.key,
+            at,
+            planned.args,
+            thread=run.thread,
+            owner=run.workflow_of(execution),
         )
         if planned.tool.gated:
             decided = await approved(self, request, run, before)
@@ -192,13 +213,16 @@ class Worker(Actor):
         """Have a sub-agent carry a call out; a reset takes its run from the workflow before."""
         sub = self.scene.sub_run(run, at)
         sub.begin_again(0)  # whoever carries it out by now does nothing more
-        mine = sub.execution
+        mine, lives_on = sub.execution, False
         try:
             former = await self._assign(run, sub)
             if former is not None:
                 await self._assign(run, sub, ended=former)
-            sub.assigned = (sub.workflow, now())
-            why = await self._play(sub, mine)
+            if sub.execution == mine:
+                sub.assigned = (sub.workflow, now())
+            if former is not None:  # which may do something yet
+                await self.scene.pace.rest(self.chance.random() * _SLOW)
+            why = await self._wait_for_sub(run, execution, sub, mine)
             self._check_going(run, execution)
             if why == "completed":
                 end = self.ledger.runs.end(
@@ -209,12 +233,34 @@ class Worker(Actor):
                 await self._close(sub, "it gave no answer")
         except SubAgentClosed:
             pass
+        except _LeftAlone:
+            lives_on = True
+            raise
         except NoEnd:  # its workflow was terminated
             self._check_going(run, execution)
             await self._close(sub, "it was lost")
         finally:
+            if sub.execution == mine and not lives_on:
+                sub.gone_at = self.scene.engine.now()
+
+    async def _wait_for_sub(self, run: AgentRun, execution: int, sub: AgentRun, mine: int) -> str:
+        """Wait for the run of a sub-agent; it lives on where the run that called it was reset."""
+        played = asyncio.ensure_future(self._play(sub, mine))
+
+        def ended_alone(played: asyncio.Future[str]) -> None:
+            self.scene.background.discard(played)
             if sub.execution == mine:
                 sub.gone_at = self.scene.engine.now()
+            error = played.exception()
+            if error and not isinstance(error, CommitlineError | Cancelled | NoEnd | _Gone):
+                self.scene.violation(self.name, f"raised {type(error).__name__}: {error}")
+
+        while not (await asyncio.wait([played], timeout=_NOTICES))[0]:
+            if run.execution != execution:
+                self.scene.background.add(played)
+                played.add_done_callback(ended_alone)
+                raise _LeftAlone
+        return played.result()
 
     async def _assign(self, run: AgentRun, sub: AgentRun, ended: str | None = None) -> str | None:
         assign = self.ledger.sub_runs.assign(

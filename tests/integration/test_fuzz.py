@@ -15,7 +15,7 @@ from commitline.tests.fuzz.report import told
 from commitline.tests.fuzz.stage import Round, play_round
 from commitline.tests.fuzz.tools import THEMES
 
-SECONDS: Final = 4.0
+SECONDS: Final = 3.2
 SEED: Final = 2026
 _SLOW_ROUNDS: Final = 12
 """After which a broken ledger must have been seen."""
