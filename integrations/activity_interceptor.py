@@ -102,7 +102,7 @@ class GuardsActivities(ActivityInboundInterceptor):
         converter: PayloadConverter,
     ) -> Any:
         try:
-            call = await self._approved(call, input)
+            call = await self._approved(call, input, converter)
             arrived = family.arrived(call, input.args, input.fn, converter)
         except ArgumentsChanged as err:
             return family.replies(input.args).refused(err, "")
@@ -114,7 +114,7 @@ class GuardsActivities(ActivityInboundInterceptor):
         rule = call.rule or await self._begun_by(call, input)
         if rule is None:
             return arrived.replies.refused(_unruled(call), "")
-        tool = ForeignTool(call.tool, rule, self._rules.function(call.tool), converter)
+        tool = self._tool(call, rule, converter)
         if rule.gated and await self._is_unjudged(arrived, tool, input):
             return arrived.replies.refused(_unapproved(call), "")
         guarded = RuledCall(
@@ -129,7 +129,14 @@ class GuardsActivities(ActivityInboundInterceptor):
         async with beating(self._heartbeats.again):
             return await attempt(self._ledger(), guarded_call, invoke, input.args)
 
-    async def _approved(self, call: ToolCall, input: ExecuteActivityInput) -> ToolCall:
+    def _tool(self, call: ToolCall, rule: EffectRule, converter: PayloadConverter) -> ForeignTool:
+        # By its type: a framework's tool may have the name of an activity.
+        function = self._rules.function(call.activity_type)
+        return ForeignTool(call.tool, rule, function, converter)
+
+    async def _approved(
+        self, call: ToolCall, input: ExecuteActivityInput, converter: PayloadConverter
+    ) -> ToolCall:
         """Return the call with the arguments that a person has approved, if one had to.
 
         Raises:
@@ -137,7 +144,8 @@ class GuardsActivities(ActivityInboundInterceptor):
         """
         if HEADER not in input.headers or not (header := _header(input)).approved:
             return call
-        arguments = await approved_arguments(self._rules, self._ledger(), header, call.tool)
+        tool = self._tool(call, call.rule or _SENT_ONCE, converter)
+        arguments = await approved_arguments(self._ledger(), header, tool)
         return replace(call, arguments=arguments)
 
     async def _is_unjudged(

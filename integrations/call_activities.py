@@ -64,8 +64,13 @@ class CallActivities:
     async def decide_call(self, raw: RawValue) -> RawValue:
         """Record a person's decision. Safe to repeat: the first decision counts."""
         ledger = self._ledger()
-        approvals = Approvals(lambda name: tool_of(self._rules, name), ledger, ledger.approvals)
-        return pack(await approvals.decide(unpack(Decide, raw)))
+        return pack(
+            await Approvals(self._tool, ledger, ledger.approvals).decide(unpack(Decide, raw))
+        )
+
+    def _tool(self, name: str) -> ForeignTool:
+        rule = self._rules.rule_named(name) or _UNNAMED
+        return ForeignTool(name, rule, self._rules.function(name), activity.payload_converter())
 
     @activity.defn(name=SETTLE_CALL)
     async def settle_call(self, raw: RawValue) -> RawValue:
@@ -86,7 +91,8 @@ class CallActivities:
             )
             if request.always or not rule.gated:
                 rule = replace(rule, approve=True)  # also where this worker's rule differs
-            return tool_of(self._rules, name, rule)
+            function = self._rules.function(name) if listed else None
+            return ForeignTool(name, rule, function, activity.payload_converter())
 
         return await Approvals(served, ledger, ledger.approvals).check(request.asked)
 
@@ -95,16 +101,7 @@ _UNNAMED = EffectRule(Effect.AT_MOST_ONCE)
 """Of a tool whose rule travels with its calls."""
 
 
-def tool_of(rules: Rules, name: str, rule: EffectRule | None = None) -> ForeignTool:
-    """Return a tool, as approvals see it."""
-    function = rules.function(name)
-    found = rule or rules.rule_named(name) or _UNNAMED
-    return ForeignTool(name, found, function, activity.payload_converter())
-
-
-async def approved_arguments(
-    rules: Rules, ledger: ActionLedger, header: ActionHeader, name: str
-) -> Json:
+async def approved_arguments(ledger: ActionLedger, header: ActionHeader, tool: ForeignTool) -> Json:
     """Return the arguments with which a call was begun, or else those that were approved.
 
     Raises:
@@ -118,6 +115,5 @@ async def approved_arguments(
     approval = await ledger.approvals.get(key)
     if approval is None or approval.state != "approved":
         raise ArgumentsChanged(f"the approval of {key} is gone: it is requested again")
-    tool = tool_of(rules, name)
     tool.check_stored(approval.approved_args)
     return tool.stored(approval.approved_args)

@@ -25,8 +25,10 @@ from ..activities.contract.action_header import HEADER, ActionHeader
 from ..activities.contract.approvals import ApprovalState, CheckApproval, Decide
 from ..activities.contract.encoding import pack, unpack
 from ..activities.contract.reply import Reply
+from ..activities.replies import call_reply
 from ..canonical import dumps
 from ..errors import ArgumentsChanged
+from ..identity import action_key
 from ..shown import markdown_line
 from ..workflows.approval_wait import wait_for_approval
 from .call_messages import (
@@ -49,6 +51,9 @@ GATED: Final = "commitline-approval"
 SETTLED: Final = "commitline-settled"
 """The patch of a call that the server has given up; the same."""
 _ATTEMPT: Final = timedelta(seconds=15)
+_NO_WORKER: Final = timedelta(seconds=30)
+"""After which a call that was given up is told as unknown, if no worker of its queue is there: that
+may be why it was given up."""
 _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
 )
@@ -177,7 +182,14 @@ class FollowedCall:
             _why(given_up),
         )
         what = f"What became of {self.call.tool}?"
-        settled = await self._ask(SettledCall, SETTLE_CALL, request, what)
+        try:
+            settled = await self._ask(SettledCall, SETTLE_CALL, request, what, waits=_NO_WORKER)
+        except ActivityError as err:
+            if not isinstance(err.cause, TimedOutError):
+                raise
+            why = f"{request.why}, and no worker is there to read the ledger"
+            key = action_key(request.run_key, request.position)
+            return self._tell(call_reply.unknown_at(key, why))
         if settled.reply is not None:
             return self._tell(settled.reply)
         outcome = settled.outcome
@@ -200,10 +212,20 @@ class FollowedCall:
 
     # --- activities of our own, on the queue of the tool ------------------------------------------
 
-    async def _ask(self, kind: type[T], activity: str, request: Any, what: str) -> T:
-        return unpack(kind, await self._start_ours(activity, request, what))
+    async def _ask(
+        self,
+        kind: type[T],
+        activity: str,
+        request: Any,
+        what: str,
+        *,
+        waits: timedelta | None = None,
+    ) -> T:
+        return unpack(kind, await self._start_ours(activity, request, what, waits=waits))
 
-    def _start_ours(self, activity: str, request: Any, what: str) -> Handle:
+    def _start_ours(
+        self, activity: str, request: Any, what: str, *, waits: timedelta | None = None
+    ) -> Handle:
         return self.start(
             replace(
                 self.input,
@@ -211,7 +233,7 @@ class FollowedCall:
                 args=[pack(request)],
                 activity_id=None,
                 schedule_to_close_timeout=None,
-                schedule_to_start_timeout=None,
+                schedule_to_start_timeout=waits,
                 start_to_close_timeout=_ATTEMPT,
                 heartbeat_timeout=None,
                 retry_policy=_RETRY,

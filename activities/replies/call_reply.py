@@ -135,16 +135,27 @@ def _done(key: str | None, outcome: Outcome, duplicate_of: str | None, limit: in
 
 def unknown(action: Action) -> Reply:
     """Reply that an action may have happened, why that is not known, and who settles it."""
+    return unknown_at(action.duplicate_of or action.key, action.parked_reason, key=action.key)
+
+
+def unknown_at(action: str, reason: str | None, *, key: str | None = None) -> Reply:
+    """Reply the same of a call whose row was not read.
+
+    Args:
+        action: What is unknown.
+        reason: Why.
+        key: The row that answers for the call; None if it may have none.
+    """
     content = {
         "unknown": {
             "message": "This may or may not have happened. Do not assume either.",
-            "reason": action.parked_reason,
-            "action": action.duplicate_of or action.key,
+            "reason": reason,
+            "action": action,
             "settled_by": "an operator, who looks at the downstream system",
             "asking_again": "will not repeat it while this is unknown",
         }
     }
-    return Reply("unknown", content, action.key)
+    return Reply("unknown", content, key)
 
 
 def refused(error: ActionError | IdempotencyKeyConflict, *, key: str | None = None) -> Reply:

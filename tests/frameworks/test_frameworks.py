@@ -236,6 +236,26 @@ async def test_an_undo_whose_worker_is_killed_in_the_middle_refunds_once(stage: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("app", ["pydantic_asks"])
+async def test_a_call_that_only_asked_holds_nothing_and_the_resumed_one_acts_once(
+    stage: Stage,
+) -> None:
+    handle = await stage.start()
+    with stage.worker(DIE_AFTER="charge_card") as worker:
+        died = await asyncio.to_thread(worker.wait, 240)
+    with stage.worker():
+        told = await asyncio.wait_for(handle.result(), 240)
+        await stage.reset(handle.id)
+        again = await asyncio.wait_for(stage.client.get_workflow_handle(handle.id).result(), 240)
+
+    assert died == -signal.SIGKILL, stage.log()
+    assert told == again
+    assert stage.provider.stats()["effects"] == {"charge:4821": 1}
+    assert stage.provider.requests("charge") == 2
+    assert await stage.tools() == [("charge_card", "error"), ("charge_card", "ok")]
+
+
+@pytest.mark.slow
 async def test_without_the_plugin_a_killed_worker_charges_and_mails_twice(stage: Stage) -> None:
     stage.guarded = False
 

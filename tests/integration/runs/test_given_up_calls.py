@@ -17,7 +17,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
-from commitline.integrations import LedgerPlugin, effect
+from commitline.integrations import LedgerPlugin, effect, followed_call
 from commitline.ledger import ActionLedger, Effect, ledger_pool
 
 from .bench import Bench, eventually, fresh_id
@@ -142,6 +142,19 @@ async def test_a_call_that_no_attempt_began_in_time_is_never_made(shop: Shop) ->
     assert told.startswith("GivenUp: nothing was sent until the server ended its activity")
     assert (row.position, row.state, row.effect_possible) == ("pay#1", "error", False)
     assert CALLED == ["4821"]
+
+
+async def test_a_call_whose_queue_has_no_worker_is_told_as_unknown(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_call, "_NO_WORKER", timedelta(seconds=1))
+    queue = f"{shop.bench.settings.task_queue}-none"
+    async with shop.serving():
+        (told,) = await (await shop.start(queue)).result()
+
+    assert told.startswith("OutcomeUnknown: ")
+    assert "no worker is there to read the ledger" in told
+    assert CALLED == []
 
 
 async def test_a_time_out_of_a_history_without_the_plugin_replays_as_it_is(shop: Shop) -> None:
