@@ -12,6 +12,10 @@ call_activities        what a workflow asks about its calls (`call_messages`): m
                        became of it (`given_up_calls`); `foreign_tool`: a tool that is approved
 activity_signature     the parameters of an activity; `compensation`: what an undo gives to one
 own_workflows          our workflows that undo and settle, beside the framework's
+coarse_activity        an activity that makes several calls
+coarse_calls           `act` and `guarded`: the calls in it; `acted_call`: one as the guard sees it
+parent_call            a child workflow's calls belong to its parent's run
+interrupted_activities what a framework interrupts keeps its position
 ruled_call             one call as the guard sees it
 telling                what an agent is told of a call that has no plain result
 recorded_models        the completions of models, by position
@@ -22,18 +26,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .coarse_calls import act, guarded
     from .effect_rule import EffectRule, effect
     from .mcp import MCPEffects, mcp_effects
     from .plugin import LedgerPlugin
+    from .telling import told_by
 
-__all__ = ["EffectRule", "LedgerPlugin", "MCPEffects", "effect", "mcp_effects"]
+__all__ = [
+    "EffectRule",
+    "LedgerPlugin",
+    "MCPEffects",
+    "act",
+    "effect",
+    "guarded",
+    "mcp_effects",
+    "told_by",
+]
 
 _HOMES = {
     "EffectRule": ".effect_rule",
     "LedgerPlugin": ".plugin",
     "MCPEffects": ".mcp",
+    "act": ".coarse_calls",
     "effect": ".effect_rule",
+    "guarded": ".coarse_calls",
     "mcp_effects": ".mcp",
+    "told_by": ".telling",
 }
 
 

@@ -38,10 +38,12 @@ from ..ledger import ActionLedger, Effect
 from ..logs import Log
 from .adopted_call import header_of_adopted
 from .call_activities import approved_arguments
+from .coarse_activity import CoarseActivity
 from .compensation import undo_arguments
 from .effect_rule import DECLARE_ONE, EffectRule
 from .family import ArrivedCall, Family, ToolCall
 from .foreign_tool import ForeignTool
+from .mcp_hints import hinted
 from .recorded_models import recorded_completion
 from .ruled_call import RuledCall
 from .rules import Rules
@@ -77,11 +79,13 @@ class GuardsActivities(ActivityInboundInterceptor):
         kind = activity.info().activity_type
         if HEADER in input.headers and self._rules.requests_model(kind):
             return await self._request_model(_header(input), input)
+        if self._rules.is_coarse(kind):
+            return await self._make_several_calls(kind, input)
         family = self._rules.family(kind)
         if family is None:
             return await super().execute_activity(input)
         converter = activity.payload_converter()
-        call = family.tool_call(kind, input.args, converter)
+        call = hinted(family.tool_call(kind, input.args, converter), input.headers)
         if _is_read(call) and HEADER not in input.headers:
             return await super().execute_activity(input)
         try:
@@ -184,6 +188,18 @@ class GuardsActivities(ActivityInboundInterceptor):
         header = _header(input)
         found = await self._ledger().get(action_key(header.run_key, header.position))
         return None if found is None else EffectRule(found.effect)
+
+    async def _make_several_calls(self, kind: str, input: ExecuteActivityInput) -> Any:
+        async def header() -> ActionHeader:
+            if HEADER in input.headers:
+                return _header(input)
+            return await header_of_adopted(ToolCall(kind, kind, None, None))
+
+        coarse = CoarseActivity(
+            self._rules, self._ledger(), header, adopted=HEADER not in input.headers
+        )
+        async with beating(self._heartbeats.again):
+            return await coarse.run(lambda: super(GuardsActivities, self).execute_activity(input))
 
     async def _request_model(self, header: ActionHeader, input: ExecuteActivityInput) -> Any:
         async def request() -> Any:

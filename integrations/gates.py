@@ -7,7 +7,9 @@ Both handlers have names of our own, so that they are no handler of the workflow
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 from temporalio import workflow
@@ -36,6 +38,8 @@ class Gates:
         self.decided: set[Position] = set()
         """Calls that were decided about since the ledger was read."""
         self._recorders: dict[Position, Record] = {}
+        self._passing_on: set[asyncio.Task[None]] = set()
+        self._children: dict[Position, workflow.ChildWorkflowHandle[Any, Any]] = {}
 
     def listen(self) -> None:
         """Take decisions from now on."""
@@ -45,6 +49,11 @@ class Gates:
     def waits(self, at: Position, record: Record) -> None:
         """Take decisions about a call."""
         self._recorders[at] = record
+
+    def belongs_to(self, at: Position, child: workflow.ChildWorkflowHandle[Any, Any]) -> None:
+        """Have what is said of the calls below a position reach the child that makes them."""
+        self._children[at] = child
+        child.add_done_callback(lambda _: self._children.pop(at, None))
 
     def _word_given(self, *sent: Any) -> None:
         """Look at a call once more. Anybody may send a signal, so what it says counts for nothing.
@@ -56,6 +65,10 @@ class Gates:
         except ValueError:
             return
         self.decided.add(given.position)
+        for at, child in self._children.items():
+            if given.position.startswith(f"{at}."):
+                self._passing_on.add(passed := asyncio.create_task(_pass_on(child, sent[0])))
+                passed.add_done_callback(self._passing_on.discard)
 
     async def _decide(self, raw: RawValue) -> RawValue:
         """Record a decision. Safe to repeat: the first decision counts."""
@@ -73,6 +86,12 @@ class Gates:
             raise run_failure(err) from err
         self.decided.add(said.position)
         return decision
+
+
+async def _pass_on(child: workflow.ChildWorkflowHandle[Any, Any], said: Any) -> None:
+    """Tell a child; one that has ended needs no word."""
+    with suppress(ApplicationError):
+        await child.signal(FOREIGN_WORD_GIVEN, said)
 
 
 def _check(raw: RawValue) -> None:

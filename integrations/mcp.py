@@ -1,4 +1,4 @@
-"""MCP tools as ``temporalio-mcp`` schedules them: one activity type for each server.
+"""MCP tools as frameworks schedule them: one activity type for each server (`mcp_wire`).
 
 A tool's effect is what the application says; else it is sent at most once. What has no result is
 told as an MCP result that is an error, which says what is known: frameworks take an exception for
@@ -7,7 +7,6 @@ told as an MCP result that is an error, which says what is known: frameworks tak
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,11 +23,11 @@ from ..ledger import Outcome
 from ..ledger.action_records import Effect
 from .effect_rule import EffectRule, effect
 from .family import ReportedFailure, ReportedRefusal, ToolCall
+from .mcp_wire import MCPRequest, error_in, operation
 from .stored_payload import arguments_of, kept_value, payload_of
 from .stored_result import outcome_of
 from .telling import ToldReplies, told
 
-_TYPE: Final = re.compile(r"temporalio\.mcp\.(?P<server>.+)\.(?P<operation>[a-z-]+)")
 _FACTORY: Final = "$factory_argument"
 """The key under which stored arguments have what chose the server's client."""
 _AT_MOST_ONCE: Final = effect(Effect.AT_MOST_ONCE)
@@ -44,6 +43,7 @@ class MCPEffects:
     otherwise: EffectRule = _AT_MOST_ONCE
     key_in_meta: str | None = None
     errors_refuse: bool = False
+    trust_hints: bool = False
 
     def rule(self, tool: str) -> EffectRule:
         """Return the rule of a tool."""
@@ -56,6 +56,7 @@ def mcp_effects(
     otherwise: EffectRule = _AT_MOST_ONCE,
     key_in_meta: str | None = None,
     errors_refuse: bool = False,
+    trust_hints: bool = False,
 ) -> MCPEffects:
     """Say what repeating the calls of an MCP server would do.
 
@@ -66,8 +67,28 @@ def mcp_effects(
             ``"com.example/idempotency-key"``; None where it takes none.
         errors_refuse: A result with ``isError`` means that nothing happened. By default it may
             have happened: the call is unknown.
+        trust_hints: Whether the server's own annotations count for tools that are not in
+            ``tools``: ``readOnlyHint`` is a ``READ``, ``idempotentHint`` an ``IDEMPOTENT`` tool.
+            They are hints of whoever wrote the server. They are read where the workflow lists
+            the tools (OpenAI Agents, ``temporalio-mcp``, pydantic-ai); the other frameworks drop
+            them.
     """
-    return MCPEffects(dict(tools or {}), otherwise, key_in_meta, errors_refuse)
+    return MCPEffects(dict(tools or {}), otherwise, key_in_meta, errors_refuse, trust_hints)
+
+
+def hinted_rule(annotations: Any) -> EffectRule | None:
+    """Return what the annotations of a tool say of repeating it; None where they say nothing.
+
+    Args:
+        annotations: ``readOnlyHint`` is a ``READ``, ``idempotentHint`` an ``IDEMPOTENT`` call,
+            whose repeat with the same arguments has no more effect. Others say nothing of it.
+    """
+    hints = annotations if isinstance(annotations, Mapping) else {}
+    if hints.get("readOnlyHint") is True:
+        return effect(Effect.READ)
+    if hints.get("idempotentHint") is True:
+        return effect(Effect.IDEMPOTENT)
+    return None
 
 
 class MCP:
@@ -82,25 +103,25 @@ class MCP:
 
     def serves(self, activity_type: str) -> bool:
         """See `Family`."""
-        found = _TYPE.fullmatch(activity_type)
-        return found is not None and found["operation"] == "call-tool"
+        found = operation(activity_type, self._servers)
+        return found is not None and found[1] == "call-tool"
 
     def knows(self, activity_type: str) -> bool:
         """See `Family`: lists, prompts and resources."""
-        return _TYPE.fullmatch(activity_type) is not None and not self.serves(activity_type)
+        found = operation(activity_type, self._servers)
+        return found is not None and found[1] != "call-tool"
 
     def tool_call(
         self, activity_type: str, args: Sequence[Any], converter: PayloadConverter
     ) -> ToolCall:
         """See `Family`."""
-        found = _TYPE.fullmatch(activity_type)
+        found = operation(activity_type, self._servers)
         assert found is not None, "as for `serves`"
-        request = args[0]
-        server, tool = found["server"], str(request["name"])
-        arguments = kept_value(request.get("arguments") or {}, converter)
+        request, server = MCPRequest(args), found[0]
+        tool, arguments = request.tool, kept_value(request.arguments, converter)
         if request.get("factory_argument") is not None:
             # Another tenant's, say: the same call elsewhere is another call.
-            chosen = kept_value(request["factory_argument"], converter)
+            chosen = kept_value(request.get("factory_argument"), converter)
             arguments = {_FACTORY: chosen, "arguments": arguments}
         return ToolCall(
             activity_type, f"{server}.{tool}", arguments, self._effects(server).rule(tool)
@@ -108,7 +129,7 @@ class MCP:
 
     def replies(self, args: Sequence[Any]) -> ToldReplies:
         """See `Family`."""
-        return MCPResults()
+        return MCPResults(MCPRequest(args))
 
     def arrived(
         self,
@@ -118,9 +139,9 @@ class MCP:
         converter: PayloadConverter,
     ) -> MCPCall:
         """See `Family`."""
-        found = _TYPE.fullmatch(call.activity_type)
+        found = operation(call.activity_type, self._servers)
         assert found is not None, "as for `serves`"
-        return MCPCall(call, args, converter, self._effects(found["server"]))
+        return MCPCall(call, args, converter, self._effects(found[0]))
 
     def _effects(self, server: str) -> MCPEffects:
         return self._servers.get(server, MCPEffects())
@@ -129,16 +150,20 @@ class MCP:
 class MCPResults(ToldReplies):
     """Results of MCP tools."""
 
+    def __init__(
+        self, request: MCPRequest, converter: PayloadConverter = PayloadConverter.default
+    ) -> None:
+        self._request = request
+        self._converter = converter
+
     def tell(self, reply: Reply) -> RawValue:
         """See `ToldReplies`."""
-        content = [{"type": "text", "text": dumps(told(reply))}]
-        return RawValue(payload_of({"content": content, "isError": True}))
+        result = self._request.error_result(dumps(told(reply)), self._converter)
+        return RawValue(payload_of(result))
 
 
 class MCPCall:
     """See `ArrivedCall`."""
-
-    replies: Replies = MCPResults()
 
     def __init__(
         self,
@@ -148,9 +173,10 @@ class MCPCall:
         effects: MCPEffects,
     ) -> None:
         self._call = call
-        self._args = args
+        self._request = MCPRequest(args)
         self._converter = converter
         self._effects = effects
+        self.replies: Replies = MCPResults(self._request, converter)
 
     @property
     def ends_when_cancelled(self) -> bool:
@@ -168,22 +194,23 @@ class MCPCall:
     def args_with(self, arguments: Json) -> Sequence[Any]:
         """See `ArrivedCall`."""
         given, chosen = _split(arguments)
-        request = {**self._args[0], "arguments": arguments_of(given, self._converter)}
+        request = self._request
+        changes: dict[str, Any] = {"arguments": arguments_of(given, self._converter)}
         if chosen is not None:
-            request["factory_argument"] = self._converter.from_payload(payload_of(chosen))
-        if self._effects.key_in_meta is not None:
+            changes["factory_argument"] = self._converter.from_payload(payload_of(chosen))
+        if self._effects.key_in_meta is not None and request.takes_meta:
             key = {self._effects.key_in_meta: current().idempotency_key}
-            request["meta"] = {**(request.get("meta") or {}), **key}
-        return [request, *self._args[1:]]
+            changes["meta"] = {**(request.get("meta") or {}), **key}
+        return request.changed(**changes)
 
     def checked(self, value: Any) -> Any:
         """See `ArrivedCall`: an error of a tool may come before its effect, or after it."""
-        if isinstance(value, dict) and (value.get("isError") or value.get("is_error")):
-            said = _text_of(value)
-            if self._effects.errors_refuse:
-                raise ReportedRefusal("ToolRefused", said)
-            raise ReportedFailure(said)
-        return value
+        error = error_in(value)
+        if error is None:
+            return value
+        if self._effects.errors_refuse and error.by_server:
+            raise ReportedRefusal("ToolRefused", error.text)
+        raise ReportedFailure(error.text)
 
     def refuses(self, error: BaseException) -> bool:
         """See `ArrivedCall`: errors that come before any tool runs."""
@@ -207,9 +234,3 @@ def _split(stored: Json) -> tuple[Json, Json]:
     if isinstance(stored, dict) and _FACTORY in stored:
         return stored["arguments"], stored[_FACTORY]
     return stored, None
-
-
-def _text_of(result: Mapping[str, Any]) -> str:
-    parts = result.get("content") or []
-    texts = [str(part["text"]) for part in parts if isinstance(part, dict) and "text" in part]
-    return " ".join(texts) or "the tool reported an error"

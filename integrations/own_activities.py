@@ -8,8 +8,9 @@ them.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from temporalio.converter import PayloadConverter
 
@@ -22,6 +23,16 @@ from .family import ToolCall
 from .stored_payload import kept_value
 from .stored_result import outcome_of
 from .telling import FailureReplies, ToldReplies
+
+_READS: Final = re.compile(
+    r"gemini_(files_download|interactions_get(_streamed)?|agents_(get|list))"
+)
+_UNASKED: Final = re.compile(
+    r"gemini_(files_(upload|register)|file_search_stores_upload"
+    r"|interactions_(create(_streamed)?|delete|cancel)|agents_(create|delete))"
+)
+"""Activities that genai's plugin registers whether they are used or not: a call needs a rule, and
+the worker needs none."""
 
 
 class OwnActivities:
@@ -36,18 +47,18 @@ class OwnActivities:
 
     def serves(self, activity_type: str) -> bool:
         """See `Family`."""
-        return activity_type in self._rules
+        return activity_type in self._rules or _UNASKED.fullmatch(activity_type) is not None
 
     def knows(self, activity_type: str) -> bool:
-        """See `Family`: there are none."""
-        return False
+        """See `Family`: what Gemini's SDK only reads."""
+        return _READS.fullmatch(activity_type) is not None
 
     def tool_call(
         self, activity_type: str, args: Sequence[Any], converter: PayloadConverter
     ) -> ToolCall:
         """See `Family`."""
         arguments = [kept_value(one, converter) for one in args]
-        return ToolCall(activity_type, activity_type, arguments, self._rules[activity_type])
+        return ToolCall(activity_type, activity_type, arguments, self._rules.get(activity_type))
 
     def replies(self, args: Sequence[Any]) -> ToldReplies:
         """See `Family`."""

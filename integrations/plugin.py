@@ -9,7 +9,7 @@ the guard.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Final, Literal
@@ -53,6 +53,11 @@ class LedgerPlugin(SimplePlugin):
         database_url: Of the ledger; by default ``COMMITLINE_DATABASE_URL``.
         effects: The rules of tools whose code is not yours, by the tool's name.
         mcp: What the calls of MCP servers do, by the server's name; see `mcp_effects`.
+        coarse: The types of activities that make several calls, each by `act` or a tool that is
+            `guarded`: ``["clerk.*"]`` for the nodes of a graph of LangGraph. What else they do is
+            done again when they run again.
+        models: The types of activities that request a model and do nothing else, beside those of
+            the frameworks: ``["clerk.model"]`` for such a node.
         record_models: Whether completions of models are recorded by their position, so that a
             reset and a retry of the workflow read them back.
         heartbeat: How soon a dead worker is noticed, for calls whose workflow sets no heartbeat.
@@ -67,12 +72,14 @@ class LedgerPlugin(SimplePlugin):
         *,
         effects: Mapping[str, EffectRule] | None = None,
         mcp: Mapping[str, MCPEffects] | None = None,
+        coarse: Collection[str] = (),
+        models: Collection[str] = (),
         record_models: bool = True,
         heartbeat: timedelta = timedelta(seconds=3),
     ) -> None:
         self._settings = Settings.load()
         self._database_url = database_url or self._settings.require_database()
-        self._rules = Rules(effects or {}, mcp)
+        self._rules = Rules(effects or {}, mcp, coarse, models)
         self._opened = _OpenLedger(self._database_url, self._settings)
         self._interceptor = _Interceptor(
             self._rules, self._opened, heartbeat, record_models=record_models

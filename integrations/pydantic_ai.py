@@ -22,11 +22,13 @@ from ..errors import DefinitionError, UnrepresentableValue
 from ..ledger import Outcome
 from .effect_rule import EffectRule, rule_in
 from .family import ReportedFailure, ReportedRefusal, ToolCall
+from .mcp import MCPEffects, hinted_rule
 from .stored_payload import arguments_of, kept_value, payload_of
 from .stored_result import outcome_of
 from .telling import ToldReplies, told
 
 _CALL: Final = re.compile(r"agent__.+__(toolset|mcp_server|dynamic_toolset)__.+__call_tool")
+_SERVER: Final = re.compile(r"agent__.+__mcp_server__(?P<server>.+)__call_tool")
 _OWN: Final = re.compile(
     r"agent__.+__(model_(request|request_stream|cancel_suspended_response|compact_messages)"
     r"|event_stream_handler|get_tools|get_instructions|validate_args)"
@@ -50,10 +52,16 @@ class PydanticAI:
 
     Args:
         rules: By tool, for tools whose metadata has no rule.
+        servers: What the calls of MCP servers do, by the id of the toolset.
     """
 
-    def __init__(self, rules: Mapping[str, EffectRule]) -> None:
+    def __init__(
+        self,
+        rules: Mapping[str, EffectRule],
+        servers: Mapping[str, MCPEffects] | None = None,
+    ) -> None:
         self._rules = rules
+        self._servers = servers or {}
 
     def serves(self, activity_type: str) -> bool:
         """See `Family`."""
@@ -71,6 +79,7 @@ class PydanticAI:
         metadata = None if call.tool_def is None else call.tool_def.metadata
         try:
             rule = rule_in(metadata) or self._rules.get(call.name)
+            rule = rule or self._server_rule(activity_type, call.name, metadata)
         except DefinitionError:
             rule = None  # answered as a tool without a rule; here it would fail the workflow task
         return ToolCall(activity_type, call.name, kept_value(call.tool_args, converter), rule)
@@ -78,6 +87,17 @@ class PydanticAI:
     def replies(self, args: Sequence[Any]) -> ToldReplies:
         """See `Family`."""
         return ToolReturns()
+
+    def _server_rule(
+        self, activity_type: str, tool: str, metadata: Mapping[str, Any] | None
+    ) -> EffectRule | None:
+        found = _SERVER.fullmatch(activity_type)
+        effects = None if found is None else self._servers.get(found["server"])
+        if effects is None:
+            return None
+        if tool not in effects.tools and effects.trust_hints:
+            return hinted_rule((metadata or {}).get("annotations")) or effects.otherwise
+        return effects.rule(tool)
 
     def arrived(
         self,

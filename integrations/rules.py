@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from temporalio import activity
@@ -15,9 +16,11 @@ from ..activities.app.tool import RESULT
 from ..activities.contract.spec import RESERVED_PREFIX
 from ..errors import DefinitionError
 from ..ledger.action_records import Effect
+from .deepagents import DeepAgents
 from .effect_rule import DECLARE_ONE, EffectRule, rule_of
 from .family import Family, ToolCall
 from .mcp import MCP, MCPEffects
+from .mcp_wire import operation
 from .own_activities import OwnActivities
 from .pydantic_ai import PydanticAI
 from .stored_payload import kept_value
@@ -25,11 +28,14 @@ from .telling import FailureReplies, Telling, ToldReplies
 
 _TELLING: Final[Mapping[str, Telling]] = {
     "OpenAIAgentsPlugin": "text",
-    "DeepAgentsPlugin": "text",
-    "GoogleAdkPlugin": "data",
-    "GoogleGenAIPlugin": "data",
+    "langchain.DeepAgentsPlugin": "text",
+    "google.AdkPlugin": "data",
+    "google_genai.GoogleGenAIPlugin": "data",
 }
 """By the name of a framework's plugin. Strands shows the failure's own message to the model."""
+_BY_NAME: Final = "OpenAIAgentsPlugin"
+"""The framework that schedules its tools by their names, so that its workflow's own activities can
+be told apart."""
 _MODEL: Final = re.compile(
     r"invoke_model_activity(_streaming)?|invoke_model(_streaming)?|agent__.+__model_request(_stream)?"
     r"|gemini_api_client_async_request(_streamed)?|deepagents\.invoke_model(_streaming)?"
@@ -43,20 +49,30 @@ class Rules:
     Args:
         effects: The rules of code that is not the application's, by tool.
         mcp: What the calls of MCP servers do, by the server's name.
+        coarse: Patterns of the types of activities that make calls by `act`.
+        models: Patterns of the types of activities that request a model, beside the frameworks'.
     """
 
     def __init__(
-        self, effects: Mapping[str, EffectRule], mcp: Mapping[str, MCPEffects] | None = None
+        self,
+        effects: Mapping[str, EffectRule],
+        mcp: Mapping[str, MCPEffects] | None = None,
+        coarse: Collection[str] = (),
+        models: Collection[str] = (),
     ) -> None:
         self._effects = dict(effects)
+        self._coarse = tuple(coarse)
+        self._models = tuple(models)
         # Also of activities that a worker of another process or queue runs.
         self._own = dict(effects)
         self._functions: dict[str, Callable[..., Any]] = {}
         self._mcp = dict(mcp or {})
         self._telling: Telling = "failure"
+        self._only_by_name = False
         self._families: tuple[Family, ...] = (
-            PydanticAI(self._effects),
+            PydanticAI(self._effects, self._mcp),
             MCP(self._mcp),
+            DeepAgents(self._effects),
             OwnActivities(self._own),
         )
 
@@ -64,9 +80,36 @@ class Rules:
         """Return the family that reads the calls of an activity type; None if it needs no guard."""
         return next((one for one in self._families if one.serves(activity_type)), None)
 
+    def rule_for(self, tool: str) -> EffectRule | None:
+        """Return the rule that the plugin was given for a tool; None if it has none."""
+        return self._effects.get(tool)
+
+    def lists_tools_of(self, activity_type: str) -> str | None:
+        """Return the MCP server whose list of tools, with hints that count, an activity returns."""
+        found = operation(activity_type, self._mcp)
+        if found is None or found[1] != "list-tools":
+            return None
+        effects = self._mcp.get(found[0])
+        return found[0] if effects is not None and effects.trust_hints else None
+
+    def believes(self, call: ToolCall) -> bool:
+        """Whether what an MCP server says of a tool counts: nobody else has said anything."""
+        found = operation(call.activity_type, self._mcp)
+        effects = None if found is None else self._mcp.get(found[0])
+        if found is None or effects is None or not effects.trust_hints:
+            return False
+        return call.tool.removeprefix(f"{found[0]}.") not in effects.tools
+
+    def is_coarse(self, activity_type: str) -> bool:
+        """Whether an activity makes calls by `act`, and has no effect beside them."""
+        return _matches(activity_type, self._coarse) and not self.requests_model(activity_type)
+
     def requests_model(self, activity_type: str) -> bool:
         """Whether it is a request to a model."""
-        return activity_type not in self._own and _MODEL.fullmatch(activity_type) is not None
+        if activity_type in self._own:
+            return False
+        named = _matches(activity_type, self._models)
+        return named or _MODEL.fullmatch(activity_type) is not None
 
     def tool_call(
         self, activity_type: str, args: Sequence[Any], converter: PayloadConverter
@@ -124,14 +167,15 @@ class Rules:
             by_name: The activity was scheduled by its name, without a type for its result, as
                 OpenAI Agents does. A workflow's own code names the function.
         """
-        if self._telling == "text" and not by_name:
+        if call.tool != call.activity_type or (self._only_by_name and not by_name):
             return "failure"
-        return self._telling if call.tool == call.activity_type else "failure"
+        return self._telling
 
     def tell_for(self, plugins: Sequence[str]) -> None:
         """Tell as the frameworks of these plugins need it."""
-        known: list[Telling] = [_TELLING[name] for name in plugins if name in _TELLING]
-        self._telling = known[-1] if known else "failure"
+        known = [name for name in plugins if name in _TELLING]
+        self._telling = _TELLING[known[-1]] if known else "failure"
+        self._only_by_name = known[-1:] == [_BY_NAME]
 
     def add(self, activities: Sequence[Callable[..., Any]]) -> None:
         """Read the rules of a worker's activities.
@@ -145,6 +189,10 @@ class Rules:
             if name.startswith(RESERVED_PREFIX):
                 continue  # our own
             rule = self._effects.get(name) or rule_of(function)
+            if self.is_coarse(name):
+                if rule is not None:
+                    raise DefinitionError(f"{name!r} is coarse, so it has no effect of its own")
+                continue
             if rule is None:
                 if not self._needs_no_rule(name):
                     unruled.append(name)
@@ -183,6 +231,10 @@ class Rules:
         """Whether its calls say their rules themselves, or it is a framework's own."""
         known = any(one.serves(name) or one.knows(name) for one in self._families)
         return known or self.requests_model(name)
+
+
+def _matches(activity_type: str, patterns: Collection[str]) -> bool:
+    return any(fnmatchcase(activity_type, one) for one in patterns)
 
 
 def _type_of(function: Callable[..., Any]) -> str:

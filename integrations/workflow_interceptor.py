@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from temporalio import workflow
@@ -22,6 +23,7 @@ from temporalio.worker import (
     ContinueAsNewInput,
     ExecuteWorkflowInput,
     StartActivityInput,
+    StartChildWorkflowInput,
     StartLocalActivityInput,
     WorkflowInboundInterceptor,
     WorkflowOutboundInterceptor,
@@ -34,10 +36,13 @@ from ..activities.contract.spec import RESERVED_PREFIX
 from ..errors import ScheduleUnsupported
 from ..identity import Position
 from ..ledger.action_records import Effect
-from ..workflows.action_headers import surroundings, this_run
+from ..workflows.action_headers import surroundings
 from .family import ToolCall
 from .followed_call import FollowedCall, told_as
 from .gates import Gates
+from .interrupted_activities import InterruptedActivities
+from .mcp_hints import MCPHints
+from .parent_call import ParentCall, parent_call, place_of
 from .rules import Rules
 
 COUNTERS_HEADER: Final = "commitline-counters"
@@ -87,6 +92,7 @@ class _Outbound(WorkflowOutboundInterceptor):
         self._gates = gates
         self._records_models = records_models
         self._heartbeat = heartbeat
+        self._hints = MCPHints(rules)
         self._counted: Counter[str] | None = None
 
     def start_activity(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
@@ -97,10 +103,15 @@ class _Outbound(WorkflowOutboundInterceptor):
             if self._records_models and _can_be_a_run():
                 self._name(input, self._position(input.activity), digest="")
             return super().start_activity(input)
+        if self._rules.is_coarse(input.activity):
+            return self._start_coarse(input)
         converter = workflow.payload_converter()
         call = self._rules.tool_call(input.activity, input.args, converter)
+        call = call and self._hints.applied(call, input)
         if call is None or (call.rule is not None and call.rule.effect == Effect.READ):
-            return super().start_activity(input)
+            handle = super().start_activity(input)
+            self._hints.watch(input.activity, handle)
+            return handle
         if call.rule is None:
             if _can_be_a_run():
                 self._name(input, self._position(call.tool), digest=call.requested_digest)
@@ -126,6 +137,20 @@ class _Outbound(WorkflowOutboundInterceptor):
         handle = super().start_activity(input)
         return handle if style == "failure" else told_as(style, handle)
 
+    def _start_coarse(self, input: StartActivityInput) -> workflow.ActivityHandle[Any]:
+        """Start an activity that makes several calls. It says itself how often it may fail."""
+        if not _can_be_a_run():
+            return super().start_activity(input)
+        kind, interrupted = input.activity, self._interrupted
+        number = interrupted.taken_up(kind)
+        if number is None:
+            number = self._next_number(kind)
+        self._name(input, Position(f"{_uncounted_before()}{kind}#{number}"), digest="")
+        self._notice(input)
+        handle = super().start_activity(input)
+        interrupted.watch(handle, kind, number)
+        return handle
+
     def start_local_activity(self, input: StartLocalActivityInput) -> workflow.ActivityHandle[Any]:
         """See base class. A local activity cannot be guarded."""
         family = self._rules.family(input.activity)
@@ -140,11 +165,31 @@ class _Outbound(WorkflowOutboundInterceptor):
                 )
         return super().start_local_activity(input)
 
+    async def start_child_workflow(
+        self, input: StartChildWorkflowInput
+    ) -> workflow.ChildWorkflowHandle[Any, Any]:
+        """See base class. The child's calls belong to this run."""
+        ours = input.workflow.startswith(RESERVED_PREFIX) or surroundings.get().calls_tools
+        if not ours and _can_be_a_run():
+            begun_at = ParentCall(*place_of(self._position(f"child.{input.workflow}")))
+            input.headers = {**input.headers, **begun_at.header()}
+            child = await super().start_child_workflow(input)
+            self._gates.belongs_to(begun_at.position, child)
+            return child
+        return await super().start_child_workflow(input)
+
     def continue_as_new(self, input: ContinueAsNewInput) -> Any:
         """See base class."""
         # Always: without it, the next execution would take this one for one without the plugin.
-        input.headers = {**input.headers, COUNTERS_HEADER: pack(self._counters()).payload}
+        counters = {COUNTERS_HEADER: pack(self._counters()).payload}
+        parent = parent_call(workflow.info().headers)
+        begun_by = parent.header() if parent else {}
+        input.headers = {**input.headers, **counters, **self._interrupted.header(), **begun_by}
         return super().continue_as_new(input)
+
+    @cached_property
+    def _interrupted(self) -> InterruptedActivities:
+        return InterruptedActivities(workflow.info().headers)
 
     def _counters(self) -> Counter[str]:
         """Return the counters, which go on where the execution before this one ended.
@@ -167,13 +212,16 @@ class _Outbound(WorkflowOutboundInterceptor):
         info = workflow.info()
         if info.cron_schedule:
             raise as_failure(ScheduleUnsupported(f"{info.workflow_id} has a cron schedule"))
-        return ActionHeader(this_run(), at, digest)
+        run, position = place_of(at)
+        return ActionHeader(run, position, digest)
 
     def _position(self, counted: str) -> Position:
+        return Position(f"{_uncounted_before()}{counted}#{self._next_number(counted)}")
+
+    def _next_number(self, counted: str) -> int:
         counters = self._counters()
-        number = counters[counted]
         counters[counted] += 1
-        return Position(f"{_uncounted_before()}{counted}#{number}")
+        return counters[counted] - 1
 
     def _unlimit(self, input: StartActivityInput) -> None:
         """Let dead workers use up nothing: tries are counted on the row.
@@ -184,6 +232,10 @@ class _Outbound(WorkflowOutboundInterceptor):
         input.retry_policy = replace(
             policy, maximum_attempts=0, non_retryable_error_types=_NEVER_FITS
         )
+        self._notice(input)
+
+    def _notice(self, input: StartActivityInput) -> None:
+        """Have dead workers noticed, and wait for the end of what is cancelled."""
         input.heartbeat_timeout = input.heartbeat_timeout or self._heartbeat
         input.cancellation_type = workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED
 
@@ -203,7 +255,7 @@ def _uncounted_before() -> str:
 def _can_be_a_run() -> bool:
     """Whether calls of the workflow can be told apart; if not, only a guarded call says so."""
     try:
-        this_run()
+        place_of(Position(""))
     except ApplicationError:
         return False
     return not workflow.info().cron_schedule

@@ -1,8 +1,7 @@
-"""A worker with an MCP server's tools in a workflow of `temporalio-mcp`; run it as a module."""
+"""A worker with an MCP server's tools in a workflow of `temporalio-mcp`."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -61,7 +60,3 @@ async def main() -> None:
         rules = mcp_effects(tools={"charge_card": charge, "send_mail": mail}, key_in_meta=KEY)
         plugins.append(LedgerPlugin(mcp={"bank": rules}))
     await shop.serve(Clerk, client=plugins)
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

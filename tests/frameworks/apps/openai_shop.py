@@ -1,8 +1,7 @@
-"""A worker with an agent of the OpenAI Agents integration; run it as a module."""
+"""A worker with an agent of the OpenAI Agents integration."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -106,7 +105,3 @@ async def main() -> None:
     if shop.GUARDED:
         plugins.append(LedgerPlugin())
     await shop.serve(Clerk, client=plugins, activities=[charge_card, send_mail, refund])
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

@@ -1,8 +1,7 @@
-"""A worker with an agent of pydantic-ai; run it as a module."""
+"""A worker with an agent of pydantic-ai."""
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -86,7 +85,3 @@ async def main() -> None:
     if shop.GUARDED:
         plugins.append(LedgerPlugin())
     await shop.serve(Clerk, client=plugins, plugins=[AgentPlugin(durable)])
-
-
-if __name__ == "__main__":
-    asyncio.run(main())

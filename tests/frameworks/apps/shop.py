@@ -7,11 +7,12 @@ history that is replayed, and nothing is served.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -78,6 +79,11 @@ def count_model_call() -> None:
 
 def _recorded(history: Path) -> WorkflowHistory:
     return WorkflowHistory.from_json("clerk", history.read_text(encoding="utf-8"))
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run an app, which is imported: LangGraph takes no task of a ``__main__``."""
+    asyncio.run(main())
 
 
 async def serve(clerk: type, *, client: Sequence[Plugin], **worker: Any) -> None:

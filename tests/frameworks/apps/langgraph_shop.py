@@ -1,0 +1,123 @@
+"""A worker with an agent of LangGraph: its tools run in one node."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
+    from langchain_core.tools import tool
+    from langgraph.graph import END, START, MessagesState, StateGraph
+    from langgraph.types import Command, interrupt
+    from temporalio.langgraph import LangGraphPlugin, graph
+
+    from commitline import Effect
+    from commitline.integrations import LedgerPlugin, effect, guarded
+    from commitline.tests.frameworks.apps import shop
+
+ASKS = bool(os.environ.get("ASKS"))
+
+
+@tool
+@effect(Effect.IDEMPOTENT, key_ttl=timedelta(hours=24))
+async def charge_card(order_id: str, cents: int) -> str:
+    """Charge an order."""
+    return await asyncio.to_thread(shop.charge, order_id, cents, key=shop.key_of_call())
+
+
+@tool
+@effect(Effect.AT_MOST_ONCE)
+def send_mail(to: str) -> str:
+    """Send a mail, in a thread."""
+    if ASKS:
+        to = interrupt({"to": to})
+    return shop.mail(to, key=shop.key_of_call())
+
+
+CALLS = (
+    ("charge_card", {"order_id": "4821", "cents": 4900}),
+    ("send_mail", {"to": "ada@example.com"}),
+)
+TOOLS: dict[str, Any] = {
+    one.name: guarded(one) if shop.GUARDED else one for one in (charge_card, send_mail)
+}
+
+
+async def model(state: MessagesState) -> dict[str, Any]:
+    """Answer as a model does: call both tools in one message, or end."""
+    shop.count_model_call()
+    if any(isinstance(one, ToolMessage) for one in _messages(state)):
+        return {"messages": [AIMessage("done")]}
+    calls = [{"name": name, "args": args, "id": name} for name, args in CALLS]
+    return {"messages": [AIMessage("", tool_calls=calls)]}
+
+
+async def tools(state: MessagesState) -> Any:
+    """Call the tools of the last message, one after the other."""
+    calls = _messages(state)[-1].tool_calls
+    return {"messages": [await TOOLS[call["name"]].ainvoke(call) for call in calls]}
+
+
+def _messages(state: MessagesState) -> list[Any]:
+    """Return the messages, which arrive in an activity as JSON."""
+    return convert_to_messages(state["messages"])
+
+
+async def _next(state: MessagesState) -> str:
+    return "tools" if getattr(state["messages"][-1], "tool_calls", None) else END
+
+
+def clerk_graph() -> Any:
+    """Return the agent's graph, whose nodes are activities."""
+    built: Any = StateGraph(MessagesState)
+    options = {
+        "execute_in": "activity",
+        "start_to_close_timeout": timedelta(seconds=20),
+        "heartbeat_timeout": timedelta(seconds=1),
+    }
+    for node in (model, tools):
+        built.add_node(node.__name__, node, metadata=dict(options))
+    built.add_edge(START, "model")
+    built.add_conditional_edges("model", _next, ["tools", END])
+    built.add_edge("tools", "model")
+    return built
+
+
+@workflow.defn
+class Clerk:
+    """Charges, mails, and says what it was told of both."""
+
+    def __init__(self) -> None:
+        self._answer: str | None = None
+
+    @workflow.signal
+    def answer(self, to: str) -> None:
+        """Say to whom the mail goes."""
+        self._answer = to
+
+    @workflow.run
+    async def run(self, prompt: str) -> str:
+        """Answer a prompt."""
+        from langgraph.checkpoint.memory import InMemorySaver
+
+        compiled = graph("clerk").compile(checkpointer=InMemorySaver() if ASKS else None)
+        config = {"configurable": {"thread_id": "1"}}
+        state = await compiled.ainvoke({"messages": [("user", prompt)]}, config)
+        if ASKS:
+            await workflow.wait_condition(lambda: self._answer is not None)
+            state = await compiled.ainvoke(Command(resume=self._answer), config)
+        told = [one.content for one in state["messages"] if isinstance(one, ToolMessage)]
+        return " | ".join(told)
+
+
+async def main() -> None:
+    """Serve until the process is killed."""
+    plugins: list[Any] = [LangGraphPlugin(graphs={"clerk": clerk_graph()})]
+    if shop.GUARDED:
+        plugins.append(LedgerPlugin(coarse=["clerk.*"], models=["clerk.model"]))
+    await shop.serve(Clerk, client=plugins)
