@@ -37,6 +37,9 @@ THREAD_PREFIX: Final = "thread:"
 OUTBOX: Final = "outbox"
 """How the run key of an intended action begins: ``outbox/<idempotency key>``."""
 
+PLUGIN_MARK: Final = " +commitline"
+"""How the identity of a worker with `LedgerPlugin` ends."""
+
 _RESERVED: Final = (f"{OUTBOX}/", "settle:", "undo:")
 """How reserved ids begin: those of the outbox and of the workflows that settle and undo."""
 

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from .terminal import AsJson, wait_for
 
+_Queue = Annotated[
+    str | None, typer.Option("--queue", help="A task queue whose workers need LedgerPlugin.")
+]
 
-def doctor(json: AsJson = False) -> None:
+
+def doctor(queue: _Queue = None, json: AsJson = False) -> None:
     """Say what is there, what is missing, and how to get it.
 
-    Exits 1 when no worker could run here: no usable database, or no usable Temporal.
+    Exits 1 when no worker could run here: no usable database, or no usable Temporal. With
+    `--queue` also when a worker of that queue lacks `LedgerPlugin`, or none polls it.
     """
     from ..operating import console
     from ..operating.doctor import examine, healthy, print_checks
 
-    checks = wait_for(examine())
+    checks = wait_for(examine(queue))
     if json:
         console.print_data([vars(check) for check in checks])
     else:

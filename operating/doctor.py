@@ -22,6 +22,7 @@ from ..config import Settings, connect_temporal
 from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch, StatementRefused
 from ..ledger import check_schema, commits_at_risk, keys_without_exit, missing_grants
 from .console import line, state_text
+from .queue_workers import queue_workers
 
 CheckState = Literal["ok", "missing", "wrong"]
 
@@ -52,13 +53,18 @@ class Check:
     """False: Commitline works without it."""
 
 
-async def examine() -> list[Check]:
-    """Look at everything. Safe to repeat; changes nothing."""
+async def examine(queue: str | None = None) -> list[Check]:
+    """Look at everything. Safe to repeat; changes nothing.
+
+    Args:
+        queue: A task queue whose workers all need `LedgerPlugin`; None: none is looked at.
+    """
     servers = await asyncio.gather(
         _bounded("database", _database()),
         _bounded("commits", _commits()),
         _bounded("actions", _actions()),
         _bounded("Temporal", _temporal()),
+        *([_bounded(f"queue {queue}", _queue(queue))] if queue else []),
     )
     return [_python(), _package("temporalio"), *servers, *map(_extra, _EXTRAS)]
 
@@ -181,6 +187,22 @@ async def _temporal() -> Check:
             return Check("Temporal", "wrong", f"no namespace {client.namespace!r}", remedy)
         return Check("Temporal", "wrong", f"{address}: {err.message}", "check the server's log")
     return Check("Temporal", "ok", f"answers at {address}, namespace {client.namespace}")
+
+
+async def _queue(queue: str) -> Check:
+    name = f"queue {queue}"
+    try:
+        found = await queue_workers(await connect_temporal(), queue)
+    except (ConfigurationError, RPCError) as err:
+        return Check(name, "missing", err.message, "see what is said of Temporal")
+    if found.unguarded:
+        named = ", ".join(found.unguarded[:_NAMED])
+        remedy = "give their clients the plugin, or stop them; a stopped one is named for minutes"
+        count = len(found.unguarded)
+        return Check(name, "wrong", f"{count} without LedgerPlugin: {named}", remedy)
+    if not found.guarded:
+        return Check(name, "missing", "no worker polls it", "start one with LedgerPlugin")
+    return Check(name, "ok", f"{len(found.guarded)} with LedgerPlugin, none without")
 
 
 def _extra(name: str) -> Check:

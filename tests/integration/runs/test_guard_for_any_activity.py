@@ -29,6 +29,7 @@ from commitline.identity import RunKey
 from commitline.integrations import LedgerPlugin, effect
 from commitline.integrations.rules import Rules
 from commitline.ledger import Action, ActionLedger, Effect, ledger_pool
+from commitline.operating.doctor import Check, examine
 from commitline.tests.builders import action_request, attempt, open_run
 
 from .bench import Bench, eventually, fresh_id
@@ -596,3 +597,26 @@ async def test_what_an_activity_makes_of_its_own_cancellation_proves_nothing(
         (action,) = await eventually(ended)
 
     assert (action.state, action.result) == ("unknown", None)
+
+
+async def test_doctor_names_the_workers_of_a_queue_that_lack_the_plugin(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = bench.temporal.service_client.config.target_host
+    monkeypatch.setenv("TEMPORAL_ADDRESS", target)
+    monkeypatch.setenv("COMMITLINE_DATABASE_URL", bench.settings.database_url or "")
+    queue = bench.settings.task_queue
+
+    async def looked() -> Check:
+        return next(one for one in await examine(queue) if one.name == f"queue {queue}")
+
+    async def saw(state: str, text: str) -> bool:
+        found = await looked()
+        return found.state == state and text in found.found
+
+    assert (await looked()).state == "missing"
+    async with serving(bench):
+        await eventually(lambda: saw("ok", "none without"))
+        plain = await Client.connect(target, identity="old-worker")
+        async with Worker(plain, task_queue=queue, activities=[charge]):
+            await eventually(lambda: saw("wrong", "old-worker"))
