@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-full test-pgbouncer check format bench bench-scale soak fuzz dev clean
+.PHONY: help demo test test-full test-pgbouncer test-frameworks check format bench bench-scale soak fuzz dev clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -21,13 +21,16 @@ demo: $(VENV)/.installed-demo ## Kill workers at the worst moments; count charge
 	$(BIN)/commitline demo
 
 test: $(VENV)/.installed-all ## Run the tests, against real servers that it starts itself.
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not pgbouncer'
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not pgbouncer and not frameworks'
 
 test-full: $(VENV)/.installed-all ## The same, and the tests that are marked slow.
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer'
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer and not frameworks'
 
 test-pgbouncer: $(VENV)/.installed-all ## The tests behind a real PgBouncer, which must be installed.
 	$(BIN)/pytest tests/poolers
+
+test-frameworks: $(VENV)/.installed-all .venv-frameworks/.installed ## The tests of frameworks that need MCP's first SDK.
+	$(BIN)/pytest tests/frameworks/test_apart.py
 
 # The two type checkers side by side: each keeps one core for half a minute.
 check: $(VENV)/.installed-all ## Lint, check the format and the types.
@@ -57,7 +60,7 @@ dev: $(VENV)/.installed-all ## Start Temporal, its UI and Postgres here, until C
 	$(BIN)/commitline dev
 
 clean: ## Remove .venv, caches and builds; the data in .commitline stays.
-	rm -rf $(VENV) build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-frameworks build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.created:
@@ -75,6 +78,14 @@ $(VENV)/.installed-all: pyproject.toml | $(VENV)/.created
 	@echo "Installing commitline and the development tools into $(VENV), once (about two minutes)"
 	@$(INSTALL) '.[dev,dev-server,models,integrations-dev]'
 	@touch $@ $(VENV)/.installed-demo
+
+# Strands and genai want mcp<2, and temporalio-mcp wants mcp>=2.
+.venv-frameworks/.installed: pyproject.toml
+	@echo "Installing Strands, ADK, genai and deepagents into .venv-frameworks, once"
+	@$(PYTHON) -m venv .venv-frameworks
+	@.venv-frameworks/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
+	  --editable '.[integrations-apart]'
+	@touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed-all
 	@echo "Installing what the benches compare with into $(VENV), once"

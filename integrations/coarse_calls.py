@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -26,6 +26,7 @@ from ..errors import (
     NoCurrentCall,
     NotAttempted,
 )
+from ..ledger import Action
 from .acted_call import ActedCall, ActedTool, ActReplies, NoResult
 from .coarse_activity import CoarseActivity, current_activity
 from .effect_rule import DECLARE_ONE, EffectRule, rule_of
@@ -118,7 +119,7 @@ def _wrapped(tool: ActedTool, *, as_text: bool) -> Callable[..., Any]:
             return dumps(told) if as_text else told
 
     def bound(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return dict(zip(tool.signature.parameters, args, strict=False)) | kwargs
+        return {**dict(zip(tool.signature.parameters, args, strict=False)), **kwargs}
 
     @wraps(tool.function)
     async def calls(*args: Any, **kwargs: Any) -> Any:
@@ -180,9 +181,8 @@ async def _call(
             return ActReplies().refused(err, "")
         header = await here.header_of(tool.name, number, digest=call.requested_digest)
         foreign = ForeignTool(tool.name, rule, None, activity.payload_converter())
-        guarded_call = GuardedCall(
-            RuledCall(call, rule, arrived, foreign), header, adopted=here.adopted
-        )
+        ruled = RuledCall(call, rule, arrived, foreign, undoes=_nothing, planned=True)
+        guarded_call = GuardedCall(ruled, header, adopted=here.adopted)
         try:
             return await attempt(here.ledger, guarded_call, calling.invoke, ())
         except ApplicationError:
@@ -196,6 +196,10 @@ async def _call(
     if isinstance(ended, BaseException):
         raise ended
     return arrived.result(ended)
+
+
+def _nothing(undone: Action) -> NoReturn:
+    raise DefinitionError(f"what a coarse activity calls undoes nothing, so not {undone.key}")
 
 
 class _Calling:

@@ -82,9 +82,9 @@ class MCPRequest:
             return [message, changes["arguments"], *self._args[2:]]
         if isinstance(message, Mapping):
             return [{**message, **changes}, *rest]
-        if dataclasses.is_dataclass(message) and not isinstance(message, type):
-            return [dataclasses.replace(message, **changes), *rest]
-        return [message.model_copy(update=changes), *rest]
+        if hasattr(message, "model_copy"):
+            return [message.model_copy(update=changes), *rest]
+        return [dataclasses.replace(message, **changes), *rest]
 
     def error_result(self, text: str, converter: PayloadConverter) -> Json:
         """Return a result that is an error, as the framework's workflow half takes it."""

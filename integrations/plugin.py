@@ -32,6 +32,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from ..activities.guard.interceptor import GuardInterceptor
 from ..config import Settings
 from ..errors import ConfigurationError
+from ..identity import PLUGIN_MARK
 from ..ledger import ActionLedger, check_schema, ledger_pool
 from ..workflows import ActionHeaders, SettleAction, UndoRun
 from .activity_interceptor import GuardsActivities
@@ -119,6 +120,10 @@ class LedgerPlugin(SimplePlugin):
         if any(isinstance(one, _Interceptor) and one is not self._interceptor for one in given):
             raise ConfigurationError("LedgerPlugin is there twice: name it once, on the client")
         config = super().configure_worker(config)
+        client = config.get("client")
+        assert client is not None, "a worker has one"
+        identity = config.get("identity") or client.identity
+        config["identity"] = f"{identity.removesuffix(PLUGIN_MARK)}{PLUGIN_MARK}"
         ours = UndoRun in (config.get("workflows") or ())  # a worker of Commitline's own
         if _has(config, "activities"):
             added = [] if ours else [*self._own_workflows.activities]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from temporalio import activity
 from temporalio.converter import PayloadConverter
 
 from commitline import Effect
 from commitline.integrations import effect, mcp_effects
+from commitline.integrations.deepagents import DeepAgents
 from commitline.integrations.family import ReportedFailure, ReportedRefusal
-from commitline.integrations.mcp import MCP
+from commitline.integrations.mcp import MCP, hinted_rule
+from commitline.integrations.mcp_wire import MCPRequest
 from commitline.integrations.pydantic_ai import PydanticAI
 from commitline.integrations.rules import Rules
 
@@ -144,3 +147,144 @@ def test_only_what_openai_agents_schedules_is_told_as_a_text() -> None:
 
     assert rules.telling(call, by_name=True) == "text"
     assert rules.telling(call, by_name=False) == "failure"
+
+
+@dataclass
+class StrandsCall:
+    tool_name: str
+    arguments: dict[str, Any]
+    tool_use_id: str = "use-1"
+
+
+def test_an_mcp_call_of_strands_is_read_and_told_by_its_own_messages() -> None:
+    family = MCP({"post": mcp_effects()})
+    given = [StrandsCall("mail", {"to": "ada"})]
+    call = family.tool_call("post-call-tool", given, CONVERTER)
+    arrived = family.arrived(call, given, print, CONVERTER)
+
+    assert (call.tool, call.arguments) == ("post.mail", {"to": "ada"})
+    again = family.tool_call(
+        "post-call-tool", [StrandsCall("mail", {"to": "ada"}, "use-2")], CONVERTER
+    )
+    assert again.requested_digest == call.requested_digest
+    # What Strands returns of a lost connection is no answer of the server's.
+    lost = {"status": "error", "toolUseId": "use-1", "content": [{"text": "closed"}]}
+    with pytest.raises(ReportedFailure, match="closed"):
+        arrived.checked(lost)
+    assert MCPRequest(given).error_result("?", CONVERTER) == {
+        "status": "error",
+        "toolUseId": "use-1",
+        "content": [{"text": "?"}],
+    }
+
+
+def test_only_servers_that_are_named_have_activities_of_the_short_names() -> None:
+    family = MCP({"post": mcp_effects()})
+
+    assert family.serves("post-call-tool-v2")
+    assert family.knows("post-list-tools")
+    assert not family.serves("other-call-tool")
+    assert not family.knows("other-list-tools")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "rule"),
+    [
+        ({"readOnlyHint": True}, effect(Effect.READ)),
+        ({"idempotentHint": True, "destructiveHint": True}, effect(Effect.IDEMPOTENT)),
+        ({"destructiveHint": False}, None),
+        ({"readOnlyHint": "yes"}, None),
+        (None, None),
+    ],
+)
+def test_what_annotations_of_a_tool_say(annotations: Any, rule: Any) -> None:
+    assert hinted_rule(annotations) == rule
+
+
+@pytest.mark.parametrize(
+    ("trusted", "tool", "what"),
+    [
+        (True, "look", Effect.READ),
+        (False, "look", Effect.AT_MOST_ONCE),
+        (True, "named", Effect.IDEMPOTENT),  # what the application says counts for more
+    ],
+)
+def test_hints_of_pydantic_ais_mcp_servers_count_only_where_they_are_trusted(
+    trusted: bool, tool: str, what: Effect
+) -> None:
+    named = {"named": effect(Effect.IDEMPOTENT)}
+    servers = {"bank": mcp_effects(tools=named, trust_hints=trusted)}
+    metadata = {"annotations": {"readOnlyHint": True}}
+    params = Params(tool, {}, SimpleNamespace(metadata=metadata))
+
+    call = PydanticAI({}, servers).tool_call(MCP_TOOLS, [params, None], CONVERTER)
+
+    assert call.rule is not None
+    assert call.rule.effect == what
+
+
+def test_the_tools_of_deepagents_are_told_apart_and_its_ids_count_for_nothing() -> None:
+    family = DeepAgents({"mail": effect(Effect.AT_MOST_ONCE)})
+
+    def call(id: str, op: str = "") -> Any:
+        if op:
+            given = BackendOp("ref", op, ["a.txt"])
+            return family.tool_call("deepagents.backend_op", [given], CONVERTER)
+        tool = ToolInput("mail", id, {"to": "ada"})
+        return family.tool_call("deepagents.invoke_tool", [tool], CONVERTER)
+
+    assert call("1").requested_digest == call("2").requested_digest
+    assert call("1").rule == effect(Effect.AT_MOST_ONCE)
+    assert call("", "aread").rule == effect(Effect.READ)
+    assert call("", "write").rule is None  # answered as a tool without a rule
+
+
+@dataclass
+class ToolInput:
+    tool_name: str
+    tool_call_id: str
+    args: dict[str, Any]
+
+
+@dataclass
+class BackendOp:
+    backend_ref: str
+    op: str
+    args: list[Any]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    backend_factory: str | None = None
+    factory_argument: Any = None
+
+
+@pytest.mark.parametrize(
+    ("plugin", "style"),
+    [
+        ("langchain.DeepAgentsPlugin", "text"),
+        ("google.AdkPlugin", "data"),
+        ("google_genai.GoogleGenAIPlugin", "data"),
+        ("aws.StrandsPlugin", "failure"),
+    ],
+)
+def test_each_framework_is_told_as_it_needs_it(plugin: str, style: str) -> None:
+    rules = Rules({"mail": effect(Effect.AT_MOST_ONCE)})
+    call = rules.tool_call("mail", ["ada"], CONVERTER)
+    assert call is not None
+
+    rules.tell_for([plugin, "commitline.LedgerPlugin"])
+
+    assert rules.telling(call, by_name=False) == style
+
+
+def test_what_genai_registers_whether_it_is_used_or_not_needs_no_rule_until_it_is_called() -> None:
+    @activity.defn(name="gemini_files_upload")
+    async def upload(req: str) -> str:
+        return req
+
+    rules = Rules({})
+    rules.add([upload])
+
+    call = rules.tool_call("gemini_files_upload", ["x"], CONVERTER)
+    assert rules.family("gemini_files_upload") is not None
+    assert call is not None
+    assert call.rule is None
+    assert rules.family("gemini_files_download") is None

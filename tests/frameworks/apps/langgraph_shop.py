@@ -105,13 +105,13 @@ class Clerk:
         """Answer a prompt."""
         from langgraph.checkpoint.memory import InMemorySaver
 
-        compiled = graph("clerk").compile(checkpointer=InMemorySaver() if ASKS else None)
+        compiled: Any = graph("clerk").compile(checkpointer=InMemorySaver() if ASKS else None)
         config = {"configurable": {"thread_id": "1"}}
         state = await compiled.ainvoke({"messages": [("user", prompt)]}, config)
         if ASKS:
             await workflow.wait_condition(lambda: self._answer is not None)
             state = await compiled.ainvoke(Command(resume=self._answer), config)
-        told = [one.content for one in state["messages"] if isinstance(one, ToolMessage)]
+        told = [str(one.content) for one in state["messages"] if isinstance(one, ToolMessage)]
         return " | ".join(told)
 
 

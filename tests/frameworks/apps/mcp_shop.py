@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from typing import Any
 
@@ -11,17 +12,25 @@ with workflow.unsafe.imports_passed_through():
     import mcp
     from mcp.server import MCPServer
     from mcp.server.mcpserver import Context
+    from mcp.types import ToolAnnotations
     from temporalio.mcp import MCPPlugin, TemporalMCPClient
 
     from commitline import Effect
     from commitline.integrations import LedgerPlugin, effect, mcp_effects
     from commitline.tests.frameworks.apps import shop
 
+HINTS = bool(os.environ.get("HINTS"))
 KEY = "com.example/idempotency-key"
 bank = MCPServer("bank")
 
 
-@bank.tool()
+@bank.tool(annotations=ToolAnnotations(read_only_hint=True))
+async def look_up(order_id: str) -> str:
+    """Look an order up."""
+    return f"{order_id}: 49.00"
+
+
+@bank.tool(annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True))
 async def charge_card(order_id: str, cents: int, ctx: Context[Any]) -> str:
     """Charge an order."""
     meta: dict[str, Any] = dict(ctx.request_context.meta or {})
@@ -44,6 +53,9 @@ class Clerk:
         client = TemporalMCPClient(
             "bank", activity_config={"heartbeat_timeout": timedelta(seconds=1)}
         )
+        if HINTS:
+            await client.list_tools()
+            await client.call_tool("look_up", {"order_id": "4821"})
         results = [
             await client.call_tool("charge_card", {"order_id": "4821", "cents": 4900}),
             await client.call_tool("send_mail", {"to": "ada@example.com"}),
@@ -57,6 +69,10 @@ async def main() -> None:
     if shop.GUARDED:
         charge = effect(Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
         mail = effect(Effect.AT_MOST_ONCE, approve=shop.APPROVE)
-        rules = mcp_effects(tools={"charge_card": charge, "send_mail": mail}, key_in_meta=KEY)
+        if HINTS:
+            rules = mcp_effects(key_in_meta=KEY, trust_hints=True)
+        else:
+            named = {"charge_card": charge, "send_mail": mail}
+            rules = mcp_effects(tools=named, key_in_meta=KEY)
         plugins.append(LedgerPlugin(mcp={"bank": rules}))
     await shop.serve(Clerk, client=plugins)

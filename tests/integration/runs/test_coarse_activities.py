@@ -215,7 +215,7 @@ async def test_a_guarded_plain_function_on_the_event_loop_is_refused_in_words(
 
 def test_outside_of_a_coarse_activity_nothing_is_called() -> None:
     with pytest.raises(NoCurrentCall, match="coarse"):
-        act(charge, "4821")
+        _ = act(charge, "4821")
 
 
 def test_what_cannot_be_guarded_is_refused_when_it_is_wrapped() -> None:

@@ -1,0 +1,80 @@
+"""A worker with a Deep Agent: an own activity charges, a tool of `tool_as_activity` mails."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity, workflow
+
+with workflow.unsafe.imports_passed_through():
+    from langchain_core.messages import AIMessage, ToolMessage
+    from langchain_core.outputs import ChatGeneration, ChatResult
+    from temporalio.deepagents import DeepAgentsPlugin
+    from temporalio.deepagents._tools import activity_as_tool, tool_as_activity
+    from temporalio.deepagents.testing import FakeModel
+    from temporalio.deepagents.workflow import create_temporal_deep_agent
+
+    from commitline import Effect
+    from commitline.integrations import LedgerPlugin, effect
+    from commitline.tests.frameworks.apps import shop
+
+TIMEOUT = timedelta(seconds=20)
+CALLS = (("charge_card", {"order_id": "4821"}), ("send_mail", {"to": "ada@example.com"}))
+
+
+@effect(Effect.IDEMPOTENT, key_ttl=timedelta(hours=24))
+@activity.defn
+async def charge_card(order_id: str) -> str:
+    """Charge an order."""
+    return shop.charge(order_id, 4900, key=shop.key_of_call())
+
+
+async def send_mail(to: str) -> str:
+    """Send a mail."""
+    return shop.mail(to, key=shop.key_of_call())
+
+
+MAIL = tool_as_activity(
+    send_mail,
+    start_to_close_timeout=TIMEOUT,
+    activity_options={"heartbeat_timeout": timedelta(seconds=1)},
+)
+
+
+class Shop(FakeModel):
+    """Calls the tools one after the other."""
+
+    async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
+        shop.count_model_call()
+        at = sum(isinstance(one, ToolMessage) for one in messages)
+        answer = AIMessage("done")
+        if at < len(CALLS):
+            name, given = CALLS[at]
+            answer = AIMessage("", tool_calls=[{"name": name, "args": given, "id": f"call-{at}"}])
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+@workflow.defn
+class Clerk:
+    """Charges, mails, and says what it was told of both."""
+
+    @workflow.run
+    async def run(self, prompt: str) -> str:
+        """Answer a prompt."""
+        agent = create_temporal_deep_agent(
+            model="shop",
+            tools=[activity_as_tool(charge_card, start_to_close_timeout=TIMEOUT), MAIL],
+            activity_options={"start_to_close_timeout": TIMEOUT},
+        )
+        state = await agent.ainvoke({"messages": [("user", prompt)]})
+        told = [str(one.content) for one in state["messages"] if isinstance(one, ToolMessage)]
+        return " | ".join(told)
+
+
+async def main() -> None:
+    """Serve until the process is killed."""
+    plugins: list[Any] = [DeepAgentsPlugin(model_provider=lambda name: Shop(["unused"]))]
+    if shop.GUARDED:
+        plugins.append(LedgerPlugin(effects={"send_mail": effect(Effect.AT_MOST_ONCE)}))
+    await shop.serve(Clerk, client=plugins, activities=[charge_card])
