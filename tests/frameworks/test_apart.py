@@ -48,9 +48,12 @@ async def test_a_killed_worker_charges_once_and_what_may_be_mailed_is_told_as_un
     assert await stage.tools() == [("charge_card", "ok"), ("send_mail", "unknown")]
 
 
-async def test_without_the_plugin_a_killed_worker_charges_and_mails_twice(stage: Stage) -> None:
+async def test_without_the_plugin_a_killed_worker_charges_and_mails_again(stage: Stage) -> None:
     stage.guarded = False
 
     await stage.play("charge_card", "send_mail")
 
-    assert stage.provider.stats()["effects"] == {"charge:4821": 2, "mail:ada@example.com": 2}
+    effects = stage.provider.stats()["effects"]
+    assert effects["charge:4821"] == 2
+    # Nothing beats for an MCP call of Strands, so a slow server is called again, too.
+    assert effects["mail:ada@example.com"] >= 2
