@@ -18,7 +18,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client
+from temporalio.client import Client, Plugin
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import (
     LogForwardingConfig,
@@ -180,11 +180,14 @@ def _check_known(environment: Mapping[str, str], *, known: Sequence[str]) -> Non
             )
 
 
-async def connect_temporal(*, runtime: Runtime | None = None) -> Client:
+async def connect_temporal(
+    *, runtime: Runtime | None = None, plugins: Sequence[Plugin] = ()
+) -> Client:
     """Connect as ``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, … say, else to ``commitline dev``.
 
     Args:
         runtime: Of the SDK's core; None is the process's own (an application may have set one).
+        plugins: Of the client.
 
     Raises:
         ConfigurationError: No server answers at the address.
@@ -199,7 +202,7 @@ async def connect_temporal(*, runtime: Runtime | None = None) -> Client:
         config["target_host"] = dev.temporal_address
     address = config["target_host"] = config.get("target_host", "localhost:7233").strip()
     try:
-        return await Client.connect(**config, runtime=runtime)
+        return await Client.connect(**config, runtime=runtime, plugins=plugins)
     except RuntimeError as err:
         # The core's text is a nest of Rust types; what a person needs of it is this.
         refused = "ConnectionRefused" in str(err)

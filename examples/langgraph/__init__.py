@@ -1,0 +1,1 @@
+"""An agent of LangGraph with the ledger; ``app`` has the agent."""

@@ -1,0 +1,1 @@
+"""An agent of the OpenAI Agents SDK with the ledger; ``app`` has the agent."""

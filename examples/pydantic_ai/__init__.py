@@ -1,0 +1,1 @@
+"""An agent of pydantic-ai with the ledger; ``app`` has the agent."""
