@@ -168,4 +168,4 @@ async def test_nothing_but_the_result_goes_to_stdout(
     started = await commitline(bench, *asks)
 
     assert json.loads(started.stdout)["run_id"]
-    assert "payload_limits" in started.stderr
+    assert "[TMPRL1103]" in started.stderr

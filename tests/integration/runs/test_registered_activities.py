@@ -9,6 +9,7 @@ from temporalio import activity
 
 from commitline import ActionLedger, App
 from commitline.activities import contract
+from commitline.activities.contract.approvals import FOREIGN_WORD_GIVEN
 from commitline.activities.contract.spec import RESERVED_PREFIX
 from commitline.ledger import ledger_pool
 from commitline.worker import app_worker
@@ -25,10 +26,13 @@ def scheduled() -> set[str]:
     constants = (
         value for module in modules for name, value in vars(module).items() if name.isupper()
     )
+    no_activities = {RESERVED_PREFIX, FOREIGN_WORD_GIVEN}
     return {
         value
         for value in constants
-        if isinstance(value, str) and value.startswith(RESERVED_PREFIX) and value != RESERVED_PREFIX
+        if isinstance(value, str)
+        and value.startswith(RESERVED_PREFIX)
+        and value not in no_activities
     }
 
 
