@@ -111,9 +111,11 @@ async def test_a_call_that_the_server_gives_up_at_work_is_told_as_unknown(shop: 
         (parked,) = await shop.ledger.list()
 
     assert told.startswith("OutcomeUnknown: ")
-    assert (parked.state, parked.parked_reason) == (
-        "unknown",
+    assert parked.state == "unknown"
+    # On a slow machine the attempt itself, whose time ends with the server's, is the first to say.
+    assert parked.parked_reason in (
         "the server ended its activity by the time-out schedule_to_close",
+        "NodeTimeout: no answer until the node's time was up [NODE_TIMEOUT_001]",
     )
     assert CALLED == ["4821"]
 
