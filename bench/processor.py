@@ -37,7 +37,7 @@ class Processor:
 
     def __init__(self, stack: DevStack) -> None:
         children = psutil.Process().children(recursive=True)
-        [self._temporal] = [one for one in children if one.cmdline()[1:3] == SERVER]
+        [self._temporal] = [one for one in children if _is_server(one)]
         with psycopg.connect(stack.database_url) as connection:
             backend = psutil.Process(connection.info.backend_pid)
         self._postgres: Any = backend.parent()
@@ -50,6 +50,13 @@ class Processor:
             temporal=_seconds(self._temporal),
             postgres=sum(_seconds(one) for one in backends),
         )
+
+
+def _is_server(process: Any) -> bool:
+    try:
+        return bool(process.cmdline()[1:3] == SERVER)
+    except psutil.NoSuchProcess:  # one that has just ended
+        return False
 
 
 def _seconds(process: Any) -> float:
