@@ -30,6 +30,7 @@ from ..canonical import dumps
 from ..errors import ArgumentsChanged
 from ..identity import action_key
 from ..shown import markdown_line
+from ..workflows.activity_calls import as_of_activity
 from ..workflows.approval_wait import wait_for_approval
 from .call_messages import (
     CHECK_CALL,
@@ -205,7 +206,10 @@ class FollowedCall:
         try:
             raw = say()
         except ApplicationError as err:
-            return _told_of(_as_of_activity(err, self.input.activity), self.style)
+            failed = as_of_activity(
+                err, self.input.activity, retry_state=RetryState.NON_RETRYABLE_FAILURE
+            )
+            return _told_of(failed, self.style)
         kind = self.input.ret_type
         types = None if kind is None else [kind]
         return workflow.payload_converter().from_payloads([raw.payload], types)[0]
@@ -289,21 +293,6 @@ def _why(error: ActivityError) -> str:
     kind = cause.type if isinstance(cause, TimedOutError) else None
     named = "SCHEDULE_TO_CLOSE" if kind is None else kind.name
     return f"the server ended its activity by the time-out {named.lower()}"
-
-
-def _as_of_activity(failure: ApplicationError, activity: str) -> ActivityError:
-    """Return a failure as a workflow gets it of an activity."""
-    error = ActivityError(
-        "Activity task failed",
-        scheduled_event_id=0,
-        started_event_id=0,
-        identity="",
-        activity_type=activity,
-        activity_id="",
-        retry_state=RetryState.NON_RETRYABLE_FAILURE,
-    )
-    error.__cause__ = failure
-    return error
 
 
 def _task(work: Any) -> Handle:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, cast
 
 from temporalio import workflow
 from temporalio.common import RawValue, RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, FailureError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, RetryState
 from temporalio.exceptions import TimeoutError as TimedOutError
 
 from ..activities.contract.activity_failure import NOT_STARTED, as_failure
@@ -221,8 +221,13 @@ def _of_local(failure: FailureError, activity: str) -> ActivityError:
 
     Which do is not the same live and on a replay.
     """
-    if isinstance(failure, ActivityError):
-        return failure
+    return failure if isinstance(failure, ActivityError) else as_of_activity(failure, activity)
+
+
+def as_of_activity(
+    failure: FailureError, activity: str, *, retry_state: RetryState | None = None
+) -> ActivityError:
+    """Return a failure as a workflow gets it of an activity."""
     error = ActivityError(
         "Activity task failed",
         scheduled_event_id=0,
@@ -230,7 +235,7 @@ def _of_local(failure: FailureError, activity: str) -> ActivityError:
         identity="",
         activity_type=activity,
         activity_id="",
-        retry_state=None,
+        retry_state=retry_state,
     )
     error.__cause__ = failure
     return error
