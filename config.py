@@ -33,6 +33,7 @@ from .canonical import scrub
 from .database_url import check_database_url
 from .errors import ConfigurationError
 from .logs import core_logger
+from .metrics import METRICS, SECONDS
 from .private_files import read_trusted, write_private
 
 DATA_DIR: Final = ".commitline"
@@ -250,13 +251,21 @@ def core_runtime(metrics_address: str = "") -> Runtime:
     )
     logs = replace(LoggingConfig.default, forwarding=core)
     try:
-        metrics = PrometheusConfig(bind_address=metrics_address) if metrics_address else None
+        metrics = _prometheus(metrics_address) if metrics_address else None
         return Runtime(telemetry=TelemetryConfig(logging=logs, metrics=metrics))
     except (RuntimeError, ValueError) as err:
         raise ConfigurationError(
             f"COMMITLINE_METRICS_ADDRESS: cannot serve metrics at {metrics_address!r}: "
             f"{str(err).partition(chr(10))[0][:200]}"
         ) from err
+
+
+def _prometheus(address: str) -> PrometheusConfig:
+    """Return how metrics are served, with the names that OpenTelemetry's collector gives them."""
+    buckets = {one.name: SECONDS for one in METRICS if one.kind == "histogram"}
+    return PrometheusConfig(
+        bind_address=address, counters_total_suffix=True, histogram_bucket_overrides=buckets
+    )
 
 
 def _is_alive(pid: int) -> bool:

@@ -23,7 +23,7 @@ import asyncio
 import importlib
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
@@ -37,11 +37,13 @@ from .activities.app.app import App, Hook
 from .activities.guard.guarded_tool import GuardedTool, tool_activity
 from .activities.guard.interceptor import GuardInterceptor
 from .activities.guard.protocols import Guarded
+from .activities.guard.worker_metrics import WorkerMetrics
 from .activities.runner.bounded_call import Raised, Returned, call_within
 from .activities.runner.tool_runner import ToolRunner
 from .activities.runs.action_state import action_state_activity
 from .activities.runs.approvals import ApprovalActivities
 from .activities.runs.due_actions import DueActions
+from .activities.runs.gauges import Gauges
 from .activities.runs.gone_runs import GoneRuns
 from .activities.runs.intent_check import IntentCheck
 from .activities.runs.left_runs import LeftRuns
@@ -68,6 +70,7 @@ from .ledger import (
 )
 from .log_output import configure_logging, log_uncaught
 from .logs import Log
+from .metrics import reporting_to
 from .process import UnawaitedThreads, leave, on_stop_signal, run_event_loop
 from .redaction import redacting
 from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, SettleAction, UndoRun
@@ -228,12 +231,25 @@ async def app_worker(
             graceful_shutdown_timeout=settings.grace,
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         )
+        stack.enter_context(reporting_to(_metrics(app, client, guarded, settings)))
         async with worker:
             if settings.relay_seconds:
                 await keep_schedule(client, settings)
-                scanning = asyncio.create_task(scan_when_notified(due_actions, settings))
-                stack.push_async_callback(_cancel, scanning)
+                scan = scan_when_notified(due_actions, Gauges(ledger), settings)
+                stack.push_async_callback(_cancel, asyncio.create_task(scan))
             yield worker
+
+
+def _metrics(
+    app: App, client: Client, guarded: Mapping[str, Guarded], settings: Settings
+) -> WorkerMetrics | None:
+    """Return where the worker's metrics go, with each counter at zero; None is nowhere."""
+    metrics = WorkerMetrics.of(client, settings.task_queue)
+    if metrics is not None:
+        declared = [agent.model for agent in app.served]
+        models = {one if isinstance(one, str) else one.name for one in declared}
+        metrics.begin(tools=guarded, models=models)
+    return metrics
 
 
 def _guarded(app: App, runner: ToolRunner) -> dict[str, Guarded]:

@@ -30,6 +30,7 @@ from commitline.ledger import (
 from commitline.ledger.outbox_rules import Intent
 from commitline.ledger.pool import Pool
 from commitline.ledger.statements import fetch_row
+from commitline.ledger.waiting import WaitingLedger
 
 SERVED: Final = ("mail", "charge", "refund", "ship", "bill", "call", "book", "print")
 NAMESPACE: Final = "default"
@@ -377,6 +378,7 @@ LOOKS: Final[tuple[Case, ...]] = (
     (", nothing due", _no_ended_runs_due),
     ("", lambda on: on.ledger.relay.adopt()),
     ("", lambda on: on.ledger.relay.settle_repeats()),
+    ("", lambda on: WaitingLedger.beside(on.ledger).look()),
 )
 """Looks of the relay, each the same every time."""
 

@@ -26,6 +26,7 @@ from ..activities.contract.relay import (
 )
 from ..activities.contract.undo import BEGIN_UNDO, FINISH_UNDO, PLAN_UNDO
 from ..activities.runs.due_actions import DueActions
+from ..activities.runs.gauges import Gauges
 from ..activities.runs.gone_runs import GoneRuns
 from ..activities.runs.left_runs import LeftRuns
 from ..activities.runs.left_undos import LeftUndos
@@ -90,8 +91,8 @@ class OwnWorkflows:
             return
         settings = self._settings.model_copy(update={"task_queue": task_queue})
         await keep_schedule(client, settings)
-        due = self._due_actions(client, task_queue)
-        scanning = asyncio.create_task(scan_when_notified(due, settings))
+        due, gauges = self._due_actions(client, task_queue), Gauges(self._ledger())
+        scanning = asyncio.create_task(scan_when_notified(due, gauges, settings))
         try:
             yield
         finally:

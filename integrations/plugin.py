@@ -30,10 +30,12 @@ from temporalio.worker import (
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from ..activities.guard.interceptor import GuardInterceptor
+from ..activities.guard.worker_metrics import WorkerMetrics
 from ..config import Settings
 from ..errors import ConfigurationError
 from ..identity import PLUGIN_MARK
 from ..ledger import ActionLedger, check_schema, ledger_pool
+from ..metrics import reporting_to
 from ..workflows import ActionHeaders, SettleAction, UndoRun
 from .activity_interceptor import GuardsActivities
 from .call_activities import CallActivities
@@ -158,7 +160,11 @@ class LedgerPlugin(SimplePlugin):
         config = worker.config(active_config=True)
         activities = config.get("activities") or ()
         self._rules.add(activities)
+        metrics = WorkerMetrics.of(worker.client, worker.task_queue)
+        if metrics is not None:
+            metrics.begin(tools=self._rules.callable_tools)
         async with self._opened.while_running(), AsyncExitStack() as stack:
+            stack.enter_context(reporting_to(metrics))  # its tasks inherit it
             if activities and SettleAction in (config.get("workflows") or ()):
                 relaying = self._own_workflows.relaying(worker.client, worker.task_queue)
                 await stack.enter_async_context(relaying)

@@ -13,6 +13,7 @@ database and the role (DateStyle, …), and psycopg cannot read each form.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Final, TypeAlias, TypeVar
@@ -22,6 +23,7 @@ from psycopg import errors as pg
 from psycopg.rows import AsyncRowFactory
 
 from ..errors import LedgerUnavailable, StatementRefused, Unstorable
+from ..metrics import LEDGER_CALL_DURATION, LEDGER_OUTAGES, count, is_reporting, observe
 from .deadline import within
 from .pool import Connection, Pool
 from .row_factory import record_row
@@ -84,8 +86,34 @@ class LedgerCalls:
         self._pool = pool
         self._seconds = statement_seconds
 
-    async def _call(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Run one ledger call, repeated over transient failures until its deadline."""
+    async def _call(
+        self, work: Callable[[Connection], Awaitable[T]], *, query: str | None = None
+    ) -> T:
+        """Run one ledger call, repeated over transient failures until its deadline.
+
+        Args:
+            work: What is done with the connection.
+            query: The named query that is all of it; without one it is measured by its method.
+        """
+        if not is_reporting():
+            return await self._persist(work)
+        began, outcome = time.perf_counter(), "error"
+        try:
+            answer = await self._persist(work)
+            outcome = "answered"
+            return answer
+        except LedgerUnavailable:
+            count(LEDGER_OUTAGES)
+            outcome = "unavailable"
+            raise
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            observe(LEDGER_CALL_DURATION, seconds, query or _method_of(work), outcome)
+
+    async def _persist(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         last: Exception | None = None
         reached = False
 
@@ -120,31 +148,44 @@ class LedgerCalls:
             raise LedgerUnavailable(why, reached=reached) from (last or err)
 
     async def _fetch(self, record: type[T], query: str, **parameters: Any) -> T | None:
-        return await self._call(lambda connection: fetch(connection, record, query, **parameters))
+        return await self._call(
+            lambda connection: fetch(connection, record, query, **parameters), query=query
+        )
 
     async def _fetch_one(self, record: type[T], query: str, **parameters: Any) -> T:
         return await self._call(
-            lambda connection: fetch_one(connection, record, query, **parameters)
+            lambda connection: fetch_one(connection, record, query, **parameters), query=query
         )
 
     async def _fetch_all(self, record: type[T], query: str, **parameters: Any) -> Sequence[T]:
         return await self._call(
-            lambda connection: fetch_all(connection, record, query, **parameters)
+            lambda connection: fetch_all(connection, record, query, **parameters), query=query
         )
 
     async def _fetch_list(self, record: type[T], query: str, **parameters: Any) -> Sequence[T]:
         return await self._call(
-            lambda connection: fetch_list(connection, record, query, **parameters)
+            lambda connection: fetch_list(connection, record, query, **parameters), query=query
         )
 
     async def _fetch_row(self, query: str, **parameters: Any) -> Row | None:
-        return await self._call(lambda connection: fetch_row(connection, query, **parameters))
+        return await self._call(
+            lambda connection: fetch_row(connection, query, **parameters), query=query
+        )
 
     async def _fetch_rows(self, query: str, **parameters: Any) -> Sequence[Row]:
-        return await self._call(lambda connection: fetch_rows(connection, query, **parameters))
+        return await self._call(
+            lambda connection: fetch_rows(connection, query, **parameters), query=query
+        )
 
     async def _execute(self, query: str, **parameters: Any) -> bool:
-        return await self._call(lambda connection: execute(connection, query, **parameters))
+        return await self._call(
+            lambda connection: execute(connection, query, **parameters), query=query
+        )
+
+
+def _method_of(work: Callable[[Connection], Awaitable[Any]]) -> str:
+    """Return the method that made a call's work: ``ActionLedger.claim``."""
+    return getattr(work, "__qualname__", "").partition(".<locals>")[0] or type(work).__name__
 
 
 def _reason(last: Exception | None) -> str:

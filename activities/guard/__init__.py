@@ -17,7 +17,7 @@ Read it in this order:
     unforeseen        what it raised, as Temporal's failure: each one has an end
     start_later       what could not be started at all: the next attempt starts it
     lost_worker       what follows an attempt that was lost with its worker
-    heartbeat, retry, metrics
+    heartbeat, retry, worker_metrics
 
 What differs between an agent's tool and anybody's activity is behind the `protocols`, which
 `guarded_tool` implements, and `integrations.ruled_call` for other frameworks.

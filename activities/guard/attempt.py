@@ -40,6 +40,7 @@ from ...ledger import (
     Question,
 )
 from ...logs import logged_with
+from ...metrics import REPLAYS
 from ..app.never_happened import NEVER_HAPPENED
 from ..app.tool_failure import FailureKind, ToolFailure
 from ..contract.activity_failure import again
@@ -222,7 +223,7 @@ class ActionAttempt:
                 return self._reply_done(ended) if known else self._replies.unknown(ended)
 
     def _reply_done(self, action: Action) -> Any:
-        self._call.count("commitline_replays")
+        self._call.count(REPLAYS)
         self._call.log.info(
             "ledger.action_replayed", action_key=action.key, duplicate_of=action.duplicate_of
         )

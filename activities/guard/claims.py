@@ -34,6 +34,7 @@ from ...ledger import (
     LookUp,
     Parked,
 )
+from ...metrics import TAKEOVERS
 from ..runner.attempt_notes import AttemptNotes
 from ..runner.bounded_call import despite_cancellation
 from ..runner.clock import began_at, now
@@ -101,7 +102,7 @@ class Claims:
         crash_point("after_claim", tool=self._request.tool)
         call = claim.call if isinstance(claim, LookUp) else claim
         if isinstance(call, Dispatched) and call.taken_over:
-            self._call.count("commitline_takeovers")
+            self._call.count(TAKEOVERS)
             self._call.log.info("ledger.action_taken_over", action_key=call.key)
         if self._call.spent() > _LATEST_CLAIM_SECONDS and isinstance(claim, Dispatched):
             await self.hand_back(claim)

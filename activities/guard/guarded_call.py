@@ -7,11 +7,11 @@ from temporalio.exceptions import ApplicationError
 
 from ...canonical import scrub
 from ...logs import Log
+from ...metrics import Metric, count
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED
 from ..runner.attempt_notes import AttemptNotes
 from ..runner.clock import now
-from .metrics import count
 from .protocols import Guarded
 from .start_later import start_later
 
@@ -72,9 +72,9 @@ class GuardedCall:
         details = activity.cancellation_details()
         return details is not None and details.cancel_requested
 
-    def count(self, name: str) -> None:
-        """Count an event of the call in the worker's metrics."""
-        count(name, self.guarded.name)
+    def count(self, metric: Metric) -> None:
+        """Count an event of the call in the worker's metrics, by its tool."""
+        count(metric, self.guarded.name)
 
     @property
     def repeats(self) -> bool:

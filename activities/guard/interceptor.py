@@ -27,6 +27,7 @@ from temporalio.worker import (
 from ...errors import CommitlineError, ModelError, PlanDivergence
 from ...ledger import ActionLedger
 from ...logs import Log
+from ...metrics import DIVERGENCES
 from ..contract.action_header import ActionHeader
 from ..contract.activity_failure import NOT_STARTED, again
 from ..contract.local_activity import read_notes, read_schedule, with_notes
@@ -123,6 +124,6 @@ class _Guard(ActivityInboundInterceptor):
             async with beating(self._heartbeats.again):
                 return await attempt(self._ledger, call, invoke, input.args)
         except PlanDivergence as err:
-            call.count("commitline_divergences")
+            call.count(DIVERGENCES)
             log.error("ledger.plan_diverged", tool=guarded.name, reason=err.message)
             raise

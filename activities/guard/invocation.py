@@ -18,6 +18,7 @@ from temporalio import activity
 from ...errors import NodeTimeout, NotAttempted, ToolTimeout
 from ...identity import Position, RunKey, action_key
 from ...ledger import Dispatched, Question, QuestionRequest
+from ...metrics import NODE_TIMEOUTS, TOOL_DURATION, TOOL_ERRORS, TOOL_TIMEOUTS, observe
 from ..app.contained_error import raise_contained
 from ..app.interrupt import AttemptQuestions, is_interrupt
 from ..app.state_copy import current_state
@@ -28,6 +29,7 @@ from ..runner.bounded_call import (
     CallEnd,
     OnLate,
     Raised,
+    Returned,
     call_within,
     cancelled_if_told,
     ignore_late_end,
@@ -91,6 +93,7 @@ class Invocation:
         self._prepared = prepared
         self._invoke = invoke
         self._spent = spent
+        self._lasted = 0.0
 
     def seconds_left(self, key_life: timedelta | None) -> float | None:
         """Return the time for a call, counted from its claim; None is no limit.
@@ -196,6 +199,7 @@ class Invocation:
 
         began = now()
         end = await call_within(seconds, work(), on_late=on_late)
+        self._lasted = now() - began
         may_go_on = not self._guarded.ends_when_cancelled
         if end.stopped_by is None and may_go_on and activity.is_cancelled():
             # Temporal itself cancels the thread of a plain function, past `call_within`.
@@ -212,8 +216,9 @@ class Invocation:
         """Count and log how a call ended, after what follows from it has been written."""
         if isinstance(end, NotBegun):
             return
+        observe(TOOL_DURATION, self._lasted, self._guarded.name, _how(end))
         if end.stopped_by == "deadline":
-            self._call.count("commitline_tool_timeouts")
+            self._call.count(TOOL_TIMEOUTS)
             self._call.log.warning(
                 "tool.timed_out",
                 seconds=self._call.limits.nearest,
@@ -222,8 +227,17 @@ class Invocation:
         elif is_question(end):
             pass  # nothing failed
         elif end.stopped_by is None and isinstance(end.how, Raised):
-            self._call.count("commitline_tool_errors")
+            self._call.count(TOOL_ERRORS)
             self._call.log.info("tool.raised", error=type(end.how.error).__name__)
+
+
+def _how(end: CallEnd) -> str:
+    """Return the word for how a call ended."""
+    if end.stopped_by is not None:
+        return "timeout" if end.stopped_by == "deadline" else "cancelled"
+    if is_question(end):
+        return "question"
+    return "returned" if isinstance(end.how, Returned) else "raised"
 
 
 def is_question(end: CallEnd) -> bool:
@@ -270,7 +284,7 @@ def failure_of(call: GuardedCall, end: CallEnd) -> ToolFailure:
 def _timed_out(call: GuardedCall) -> ToolFailure:
     node, nearest = call.limits.node_seconds, call.limits.nearest
     if node is not None and nearest == node:
-        call.count("commitline_node_timeouts")
+        call.count(NODE_TIMEOUTS)
         text = f"no answer until the node's time was up [{NodeTimeout.code}]"
         return ToolFailure(FailureKind.OTHER, NodeTimeout.__name__, text)
     error = ToolTimeout(f"no answer within {nearest or 0:g} s")

@@ -21,6 +21,7 @@ from ...errors import Fenced, LedgerUnavailable, StatementRefused
 from ...identity import parent_of
 from ...ledger import Action, ActionLedger, Dispatched, Effect, Outcome, Question
 from ...ledger.result_codec import error_text
+from ...metrics import FENCED_RECORDS, LATE_RECORDS, NODE_TIMEOUTS, PARKS, UNRECORDED_OUTCOMES
 from ..app.tool_failure import FailureKind
 from ..contract.activity_failure import again
 from ..contract.outcomes import Unrecorded
@@ -114,7 +115,7 @@ class ClaimedRow:
             return await write(self._claim)
         except Fenced as err:
             if not err.lost or self._claim.settles_for is not None:
-                self._call.count("commitline_fenced_records")
+                self._call.count(FENCED_RECORDS)
                 raise
             self._call.log.error("ledger.row_lost", action_key=self._claim.key)
             anew = await self._claims.claim_anew()
@@ -133,10 +134,10 @@ class ClaimedRow:
         try:
             stands = await hold(lambda: self._ledger.record(self._claim, outcome))
         except Fenced:
-            self._call.count("commitline_fenced_records")
+            self._call.count(FENCED_RECORDS)
             self._call.log.warning("ledger.late_record_fenced", action_key=key)
         else:
-            self._call.count("commitline_late_records")
+            self._call.count(LATE_RECORDS)
             self._call.log.info("ledger.late_recorded", action_key=key, outcome=stands.kind)
             self._compare(stands, outcome)
 
@@ -145,7 +146,7 @@ class ClaimedRow:
         claim, reason = self._claim, unknown.reason
         given: dict[str, Any] = {"over": unknown.over, "failures": unknown.failures}
         if unknown.out_of_time:
-            self._call.count("commitline_node_timeouts")
+            self._call.count(NODE_TIMEOUTS)
             self._call.log.warning("tool.node_timed_out", action_key=claim.key)
         handed_over = Unrecorded.unknown(claim, reason, **given)
         crash_point("before_record", tool=claim.tool)
@@ -157,13 +158,13 @@ class ClaimedRow:
             return row
         crash_point("after_record", tool=claim.tool)
         if row.recorded is None:
-            self._call.count("commitline_parks")
+            self._call.count(PARKS)
             self._call.log.warning("ledger.action_parked", action_key=claim.key, reason=reason)
         return row
 
     def _hand_over(self, unrecorded: Unrecorded, error: Exception) -> Unrecorded | None:
         """Leave the write to the workflow; None where it cannot, and this attempt goes on."""
-        self._call.count("commitline_unrecorded_outcomes")
+        self._call.count(UNRECORDED_OUTCOMES)
         key, workflow = self._claim.key, self._call.guarded.hand_over
         own, why = self._claim.settles_for is None, error_text(error)
         if own and workflow is not None and workflow.fits(unrecorded):

@@ -27,6 +27,7 @@ from ...identity import RunKey, action_key
 from ...ledger import Action, ActionLedger, Approval, ApprovalLedger, ApprovalRequest
 from ...ledger.approvals import check_same_call
 from ...logs import Log
+from ...metrics import APPROVALS, count
 from ..app.app import App
 from ..contract.approvals import CHECK_APPROVAL, DECIDE, ApprovalState, CheckApproval, Decide
 from ..contract.deadlines import wait_seconds
@@ -147,6 +148,8 @@ class Approvals:
                 tool.check_stored(found.approved_args)
             except ArgumentsChanged as changed:
                 return await self._ask_again(tool, request, found, changed)
+        if found.state == "expired":
+            count(APPROVALS, "expired")
         return _state_of(found)
 
     async def decide(self, said: Decide) -> str | None:
@@ -168,6 +171,8 @@ class Approvals:
             reason=said.reason or None,
             edited_args=edited,
         )
+        if decided.decision is not None:
+            count(APPROVALS, decided.decision)
         log.info(
             "approval.decided", action_key=key, decision=decided.decision, by=decided.decided_by
         )
@@ -222,6 +227,7 @@ class Approvals:
             ),
             attempt_at=began_at(),
         )
+        count(APPROVALS, "requested")
         log.info(
             "approval.requested",
             action_key=approval.key,

@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 from ...identity import RunKey, is_of_outbox
 from ...ledger import ActionLedger, Run
 from ...logs import Log
+from ...metrics import LOST_RUNS, count
 from ..contract.relay import CLOSE_GONE_RUNS
 from ..guard.heartbeat import beating
 from .left_runs import LeftRuns
@@ -106,6 +107,7 @@ class GoneRuns:
             can_look_up=_can_look_up(run),
         )
         if ended:
+            count(LOST_RUNS)
             log.warning("relay.run_lost", run_key=run.run_key, workflow_status=end.how)
         return ended
 

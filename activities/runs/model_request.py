@@ -20,6 +20,7 @@ from ...errors import (
     UnrepresentableValue,
 )
 from ...ledger.result_codec import error_text
+from ...metrics import MODEL_DURATION, MODEL_ERRORS, MODEL_TIMEOUTS, MODEL_TOKENS, count, observe
 from ..app.contained_error import raise_contained
 from ..app.output_type import OutputType
 from ..contract.activity_failure import ErrorFields
@@ -27,10 +28,9 @@ from ..contract.conversation import Completion, Message
 from ..contract.encoding import to_text
 from ..contract.retry_rules import back_off
 from ..contract.spec import AgentSpec
-from ..guard.metrics import count
 from ..model.model import Model, ModelRequest, examine
 from ..runner.attempt_notes import AttemptNotes
-from ..runner.bounded_call import Raised, Returned, call_within, cancelled_if_told
+from ..runner.bounded_call import CallEnd, Raised, Returned, call_within, cancelled_if_told
 from ..runner.clock import time_left
 
 MAX_COMPLETION: Final = 1024 * 1024
@@ -63,12 +63,12 @@ class RunModel:
             raise NodeTimeout("no time is left for a model request; its attempts were lost")
         began = time.monotonic()
         end = await call_within(limits.nearest, cancelled_if_told(self._request(messages)))
+        _measure(spec.model, end, time.monotonic() - began)
         if isinstance(end.how, Returned):
             return end.how.value  # type: ignore[no-any-return]
         if end.stopped_by == "caller":
             raise asyncio.CancelledError
         if end.stopped_by == "deadline":
-            count("commitline_model_timeouts", spec.model, of="model")
             error: BaseException = ModelUnavailable(f"no answer within {limits.nearest:g} s")
         else:
             assert isinstance(end.how, Raised)
@@ -98,13 +98,34 @@ class RunModel:
             messages=messages,
         )
         try:
-            return self._checked(await self.model.complete(given))
+            completion = await self.model.complete(given)
+            self._count_tokens(completion)
+            return self._checked(completion)
         except BaseException as err:
             raise_contained(spec.model, err)
+
+    def _count_tokens(self, completion: Completion) -> None:
+        """Count what was paid for, also where the completion is of no use."""
+        usage = examine(completion).usage
+        count(MODEL_TOKENS, self.spec.model, "input", number=usage.input_tokens)
+        count(MODEL_TOKENS, self.spec.model, "output", number=usage.output_tokens)
 
     def _checked(self, completion: Completion) -> Completion:
         examined = examine(completion)
         return examined if self.output is None else self.output.conclude(examined)
+
+
+def _measure(model: str, end: CallEnd, seconds: float) -> None:
+    """Record how a model request ended; one whose run was cancelled is no failure."""
+    if end.stopped_by is None:
+        outcome = "returned" if isinstance(end.how, Returned) else "raised"
+    else:
+        outcome = "timeout" if end.stopped_by == "deadline" else "cancelled"
+    observe(MODEL_DURATION, seconds, model, outcome)
+    if outcome == "timeout":
+        count(MODEL_TIMEOUTS, model)
+    if outcome in ("timeout", "raised"):
+        count(MODEL_ERRORS, model)
 
 
 def completion_text(completion: Completion) -> str:

@@ -15,6 +15,7 @@ from temporalio.common import RawValue
 from ...identity import action_key
 from ...ledger import QuestionLedger
 from ...logs import Log
+from ...metrics import QUESTIONS, count
 from ..contract.deadlines import wait_seconds
 from ..contract.encoding import pack, unpack
 from ..contract.questions import ANSWER, CHECK_QUESTION, Answer, CheckQuestion, QuestionState
@@ -57,6 +58,7 @@ class QuestionActivities:
                     return pack(QuestionState(call_reply.done(None, question.not_executed)))
                 if action.state in ("intent", "dispatched"):
                     return pack(QuestionState(wait_seconds=_BUSY_SECONDS))
+                count(QUESTIONS, "expired")
                 log.info("question.expired", action_key=key, number=request.number)
                 return pack(
                     QuestionState(call_reply.of_action(action, limit=request.content_limit))
@@ -71,5 +73,6 @@ class QuestionActivities:
         # The relay may have closed the run as gone before a reset; no claim has come since.
         await self._questions.reopen_run(said.run_key, attempt_at=began_at())
         answered = await self._questions.answer(key, said.number, said.answer, by=said.by)
+        count(QUESTIONS, "answered")
         log.info("question.answered", action_key=key, number=said.number, by=answered.answered_by)
         return pack(answered.number)

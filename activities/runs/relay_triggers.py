@@ -30,6 +30,7 @@ from ...ledger import listen
 from ...logs import Log
 from ..contract.relay import RELAY
 from .due_actions import DueActions
+from .gauges import Gauges
 
 log = Log()
 
@@ -88,8 +89,10 @@ def _updated(found: ScheduleUpdateInput, settings: Settings) -> ScheduleUpdate |
     return ScheduleUpdate(stands)
 
 
-async def scan_when_notified(due: DueActions, settings: Settings) -> None:
+async def scan_when_notified(due: DueActions, gauges: Gauges, settings: Settings) -> None:
     """Have the relay scan after each notification, and by the clock, until cancelled.
+
+    The worker's gauges are looked at beside it, also while the scan fails.
 
     What a scan raises is logged, and the next one comes by the clock: the relay outlives an
     outage of its database.
@@ -100,6 +103,7 @@ async def scan_when_notified(due: DueActions, settings: Settings) -> None:
             await due.start_settlements()
         except Exception as err:
             log.warning("relay.scan_failed", error=type(err).__name__, reason=str(err)[:300])
+        await gauges.look()
 
     await listen(
         settings.notify_url or settings.require_database(),

@@ -17,6 +17,7 @@ from ...canonical import scrub
 from ...identity import ActionKey
 from ...ledger import ActionFate, DueUndo, UndoLedger, UndoReport
 from ...logs import Log
+from ...metrics import UNDOS, count
 from ..contract.encoding import pack, to_text, unpack
 from ..contract.undo import (
     BEGIN_UNDO,
@@ -120,6 +121,7 @@ class UndoActivities:
         report = await self._undo.report(request.run_key)
         if not finished:
             return pack(UndoOutcome(finished=False))
+        count(UNDOS, report.state)
         log.info("undo.finished", run_key=request.run_key, state=report.state)
         return pack(UndoOutcome(finished=True, report=_short_report(report, request.reasons)))
 

@@ -26,6 +26,7 @@ from commitline import cli, errors
 from commitline.config import PREFIX, Settings
 from commitline.devstack import DevStack
 from commitline.ledger import ActionLedger, ledger_pool
+from commitline.metrics import METRICS
 from commitline.testing.demo.scenarios import SCENARIOS
 from commitline.testing.processes import ProviderProcess, WorkerProcess
 from commitline.worker import app_worker
@@ -350,6 +351,18 @@ def test_the_event_reference_lists_exactly_the_events_of_the_code() -> None:
 
     assert len(listed) == len(set(listed))
     assert set(listed) == logged
+
+
+def test_the_metrics_reference_lists_exactly_the_metrics_of_the_code() -> None:
+    expected = [(one.name, one.kind, one.unit, ", ".join(one.by)) for one in METRICS]
+
+    listed = [
+        tuple(cell.replace("`", "") for cell in row[:4])
+        for row in table_rows(read("docs/reference/metrics.md"))
+        if row[0].startswith("`commitline_")
+    ]
+
+    assert sorted(listed) == sorted(expected)
 
 
 def test_operating_lists_every_setting_with_its_default() -> None:

@@ -34,6 +34,7 @@ FLOORS = (
     ("log_output",),
     ("identity",),
     ("idempotency_key",),
+    ("metrics",),
     ("config",),
     ("ledger",),
     ("devstack",),

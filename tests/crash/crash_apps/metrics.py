@@ -1,8 +1,10 @@
 """Tools whose ends are counted: one that hangs, one that raises, and a read that is told twice."""
 
 import asyncio
+from dataclasses import replace
 
 from commitline import Agent, App, Effect, ScriptedModel, tool
+from commitline.activities.contract.conversation import Usage
 from commitline.activities.model.scripted_model import call, say
 
 
@@ -31,7 +33,10 @@ app = App(
             "support",
             model=ScriptedModel(
                 "metrics",
-                [call(("hangs", {}), ("raises", {}), ("has_no_time", {})), say("done")],
+                [
+                    call(("hangs", {}), ("raises", {}), ("has_no_time", {})),
+                    replace(say("done"), usage=Usage(11, 7)),
+                ],
             ),
             instructions="",
             tools=[hangs, raises, has_no_time],

@@ -12,9 +12,9 @@ from typing import IO, Any, NoReturn
 
 import pytest
 import structlog
-from temporalio import activity
 
 from commitline import Effect, tool
+from commitline.activities.guard.worker_metrics import WorkerMetrics
 from commitline.activities.model.scripted_model import call, say
 from commitline.client import AgentClient
 from commitline.testing.processes import Process, ProviderProcess, WorkerProcess
@@ -24,6 +24,16 @@ from .playing import SOON
 
 CALLED: Counter[str] = Counter()
 ACT = call(("act", {}))
+
+
+class Broken:
+    """Metrics of which each report raises."""
+
+    def begin(self, **given: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        return breaks
 
 
 def breaks(*given: Any) -> NoReturn:
@@ -37,7 +47,7 @@ def _broken(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if request.param == "log":
         structlog.configure(processors=[breaks])
     else:
-        monkeypatch.setattr(activity, "metric_meter", breaks)
+        monkeypatch.setattr(WorkerMetrics, "of", lambda *_: Broken())
     yield
     structlog.configure(**kept)
 
