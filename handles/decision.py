@@ -34,7 +34,7 @@ from ..activities.contract.encoding import pack
 from ..activities.contract.questions import Answer
 from ..activities.model.model import over_limit
 from ..canonical import digest, dumps, scrub, storable
-from ..errors import AnswerRefused, ApprovalRefused, InvalidArguments
+from ..errors import AnswerRefused, ApprovalRefused, InvalidArguments, RunNotFound
 from ..identity import Position, action_key
 from ..ledger import ActionLedger, Approval, Question
 from ..ledger.approvals import check_generation, refusal_of
@@ -103,11 +103,14 @@ async def decide(
     if _is_decided(approval, word):
         return
     same = [key, generation, str(approval.requested_at), approve, word.arguments, by, exact]
-    await _hand_over(ledger, workflow, word, same=digest(same))
+    foreign = await workflow.is_foreign()
+    if foreign:  # a child may wait, whatever became of its parent
+        workflow = workflow.below(approval.waiting_workflow)
+    await _hand_over(ledger, workflow, word, foreign=foreign, same=digest(same))
 
 
 async def _hand_over(
-    ledger: ActionLedger, workflow: RunWorkflow, word: Decide, *, same: str
+    ledger: ActionLedger, workflow: RunWorkflow, word: Decide, *, foreign: bool, same: str
 ) -> None:
     """Have a decision committed, and the workflow told of it.
 
@@ -115,9 +118,9 @@ async def _hand_over(
         ledger: Where it is committed.
         workflow: Whose call it is about.
         word: The decision.
-        same: Names it: the same decision is the same update.
+        foreign: The workflow is another framework's.
+        same: Names the decision: the same one is the same update.
     """
-    foreign = await workflow.is_foreign()
     if foreign and word.arguments is None:
         return await _decide_foreign(ledger, workflow, word)
     update = FOREIGN_DECISION if foreign else DECISION
@@ -171,25 +174,40 @@ def _is_decided(found: Approval, word: Decide) -> bool:
     return False  # only the run can say whether the arguments come to the same
 
 
-async def _decide_by_row(
-    ledger: ActionLedger, workflow: RunWorkflow, word: Decide, *, signal: str = WORD_GIVEN
-) -> None:
+async def _decide_by_row(ledger: ActionLedger, workflow: RunWorkflow, word: Decide) -> None:
+    await _commit(ledger, word)
+    await _tell(workflow, WordGiven(word.run_key, word.position))
+
+
+async def _commit(ledger: ActionLedger, word: Decide) -> Approval:
     key = action_key(word.run_key, word.position)
     reason = word.reason or None
-    await ledger.approvals.decide(
+    return await ledger.approvals.decide(
         key, approve=word.approve, by=word.by, generation=word.generation, reason=reason
     )
-    await _tell(workflow, WordGiven(word.run_key, word.position), signal=signal)
 
 
 async def _decide_foreign(ledger: ActionLedger, workflow: RunWorkflow, word: Decide) -> None:
     """Commit a decision about a call of another framework's workflow, and tell that to look.
 
-    No worker is needed for it, and no update is used up.
+    No worker is needed for it, and no update is used up. The row says who waits: another workflow
+    by now, where a parent has begun its child anew.
     """
-    if not await workflow.is_live():
-        raise ApprovalRefused(f"the run {workflow.id!r} has ended: the call is not made any more")
-    await _decide_by_row(ledger, workflow, word, signal=FOREIGN_WORD_GIVEN)
+    if not await _is_live(workflow):
+        raise ApprovalRefused(
+            f"the workflow {workflow.id!r} has ended: the call is not made any more"
+        )
+    decided = await _commit(ledger, word)
+    told = workflow.below(decided.waiting_workflow)
+    await _tell(told, WordGiven(word.run_key, word.position), signal=FOREIGN_WORD_GIVEN)
+
+
+async def _is_live(workflow: RunWorkflow) -> bool:
+    """Whether a workflow has not ended; of a child, Temporal may have forgotten it."""
+    try:
+        return await workflow.is_live()
+    except RunNotFound:
+        return False
 
 
 async def answer(

@@ -94,6 +94,10 @@ class RunWorkflow:
         """Return the workflow of the run that was described, and of no later one of its id."""
         return RunWorkflow(self._connection, self.id, first=first_of(described))
 
+    def below(self, id: str | None) -> RunWorkflow:
+        """Return a child workflow that makes calls of this run; by its own id, or None, itself."""
+        return self if id in (None, self.id) else RunWorkflow(self._connection, id)
+
     async def own(self) -> WorkflowHandle[Any, Any]:
         """Return the handle of this run's newest execution, whatever run has its id by now."""
         if self._first is None:

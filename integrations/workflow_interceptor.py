@@ -173,9 +173,6 @@ class _Outbound(WorkflowOutboundInterceptor):
         if not ours and _can_be_a_run():
             begun_at = ParentCall(*place_of(self._position(f"child.{input.workflow}")))
             input.headers = {**input.headers, **begun_at.header()}
-            child = await super().start_child_workflow(input)
-            self._gates.belongs_to(begun_at.position, child)
-            return child
         return await super().start_child_workflow(input)
 
     def continue_as_new(self, input: ContinueAsNewInput) -> Any:

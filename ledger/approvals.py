@@ -62,7 +62,7 @@ class Approval:
     edited_args: str | None
     """JSON text: the arguments as the person changed them."""
     workflow_id: str
-    """Of its run: where a decision goes."""
+    """Of its run."""
     now: datetime
     """The database's clock when the row was read."""
     withdrawn_at: datetime | None = None
@@ -72,6 +72,9 @@ class Approval:
     generation: int = 1
     """Which approval of the call it is: the next one is requested where the tool has changed since
     the decision. A decision is about one generation."""
+    waiting_workflow: str | None = None
+    """The id of the workflow that waits for the decision: the run's, or a child workflow of another
+    framework, whose calls belong to its parent's run. None where nobody has said."""
 
     @property
     def at(self) -> str:
@@ -114,6 +117,8 @@ class ApprovalRequest:
     """None: it waits for ever."""
     generation: int = 1
     """Over one only where the one before was approved, and cannot be carried out any more."""
+    waiting_workflow: str | None = None
+    """The id of the workflow that waits for the decision."""
 
     @property
     def key(self) -> ActionKey:
@@ -183,14 +188,24 @@ class ApprovalLedger(LedgerCalls):
 
         return await self._call(work)
 
-    async def look(self, key: ActionKey) -> tuple[Approval | None, Action | None]:
+    async def look(
+        self, key: ActionKey, *, waiting_workflow: str | None = None
+    ) -> tuple[Approval | None, Action | None]:
         """Return the newest approval of a call, expired if it is, and the row of the call itself.
 
         A call that has a row was decided about before, whatever newer code would ask today. Safe
         to repeat.
+
+        Args:
+            key: The action key of the call.
+            waiting_workflow: The id of the workflow that waits from now on: whoever decides after
+                this look tells it.
         """
 
         async def work(connection: Connection) -> tuple[Approval | None, Action | None]:
+            if waiting_workflow is not None:
+                waits = {"key": key, "waiting_workflow": waiting_workflow}
+                await execute(connection, "wait_for_approval", **waits)
             await execute(connection, "expire_approval", key=key)
             approval = await fetch(connection, Approval, "get_approval", key=key)
             return approval, await fetch(connection, Action, "get_action", key=key)

@@ -21,7 +21,7 @@ from temporalio import activity
 
 from ...crash import crash_point
 from ...errors import LedgerUnavailable, RunNotRunning, StatementRefused
-from ...identity import RunKey
+from ...identity import RunKey, first_execution
 from ...ledger import (
     Accepted,
     ActionLedger,
@@ -231,6 +231,11 @@ def _attempt(call: GuardedCall) -> Attempt:
     )
 
 
+def _workflow_of(run_key: RunKey) -> str | None:
+    """Return the workflow of a run that a caller started; its child, or its undo, may call."""
+    return None if first_execution(run_key) is None else run_key.rpartition("/")[0]
+
+
 async def open_run_of_caller(ledger: ActionLedger, run_key: RunKey, *, lost: bool) -> None:
     """Register the run of the workflow that has started the running activity. Safe to repeat.
 
@@ -242,7 +247,7 @@ async def open_run_of_caller(ledger: ActionLedger, run_key: RunKey, *, lost: boo
     info = activity.info()
     await ledger.runs.open(
         run_key=run_key,
-        workflow_id=info.workflow_id or "",
+        workflow_id=_workflow_of(run_key) or info.workflow_id or "",
         agent=info.workflow_type or "",
         input_digest="",
         attempt_at=began_at(),

@@ -134,7 +134,10 @@ class Approvals:
         any more, a person is asked again: the next generation of the approval.
         """
         await self._reopen(request.run_key)
-        found, row = await self._approvals.look(action_key(request.run_key, request.position))
+        found, row = await self._approvals.look(
+            action_key(request.run_key, request.position),
+            waiting_workflow=activity.info().workflow_id,
+        )
         if found is not None:
             check_same_call(found, request.tool, request.requested_digest)
         if row is not None and (not row.only_intended or (found and found.state == "approved")):
@@ -224,6 +227,7 @@ class Approvals:
                 request.requested_digest,
                 tool.approval_expires,
                 generation,
+                activity.info().workflow_id,
             ),
             attempt_at=began_at(),
         )

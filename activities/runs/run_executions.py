@@ -48,6 +48,8 @@ class RunExecutions:
             end = _ended(current)
         else:
             end = await self._earlier_end(run)
+        if end is not None and await self._waits_below(run):
+            return None
         if end is None or run.state != "undoing":
             return end
         if await self._is_undone_now(run):
@@ -66,6 +68,17 @@ class RunExecutions:
             end = _ended(first)
             return end if end is not None else RunEnd("ended", run.now)
         return RunEnd("not found", run.now) if run.now - run.created_at > _NOT_FOUND_AFTER else None
+
+    async def _waits_below(self, run: Run) -> bool:
+        """Whether a child of another framework's workflow waits for a person, and outlives it."""
+        if run.state != "running" or run.spec is not None or run.parent_key is not None:
+            return False
+        waiting = await self._ledger.approvals.list(run.run_key)
+        for child in {one.waiting_workflow for one in waiting} - {None, run.workflow_id}:
+            found = await self._describe(str(child))
+            if found is not None and _ended(found) is None:
+                return True
+        return False
 
     async def _is_undone_now(self, run: Run) -> bool:
         """Whether a workflow undoes an ended run now, or a run above it."""

@@ -1,7 +1,8 @@
 -- Named queries of approvals.
 -- A line `-- name: purpose` starts each query; parameters are always bound.
 
--- request_approval: request it once, in a run that is running; the first request stands.
+-- request_approval: request it once, in a run that is running; the first request stands. Who
+-- requests it again waits for it from now on.
 with run as (
     select run_key from agent_runs
      where run_key = %(run_key)s and state = 'running'
@@ -9,11 +10,19 @@ with run as (
        for share
 )
 insert into agent_approvals (
-    key, generation, run_key, position, thread_id, tool, args, requested_digest, expires_at)
+    key, generation, run_key, position, thread_id, tool, args, requested_digest, expires_at,
+    waiting_workflow)
 select %(key)s, %(generation)s, run.run_key, %(position)s, %(thread_id)s, %(tool)s, %(args)s::json,
-       %(requested_digest)s, clock_timestamp() + %(expires_after)s::interval
+       %(requested_digest)s, clock_timestamp() + %(expires_after)s::interval,
+       %(waiting_workflow)s
   from run
-on conflict (key, generation) do nothing;
+on conflict (key, generation) do update set waiting_workflow = excluded.waiting_workflow
+ where agent_approvals.decision is null;
+
+-- wait_for_approval: this workflow waits for the decision from now on, until there is one.
+update agent_approvals set waiting_workflow = %(waiting_workflow)s
+ where key = %(key)s and decision is null
+   and waiting_workflow is distinct from %(waiting_workflow)s;
 
 -- get_approval: the newest approval of a call; `now` is the database's clock, by which it expires.
 -- Whether its run acts is seen when it is decided: the next execution may open that again.

@@ -495,6 +495,9 @@ create table agent_approvals (
     edited_args       json,
     -- When its run was forked to before the call, which it does not make any more.
     withdrawn_at      timestamptz,
+    -- The workflow that waits, which is told of the decision. The calls of a child workflow belong
+    -- to its parent's run, and it may outlive its parent, or be begun anew under another id.
+    waiting_workflow  text,
 
     -- Bug prevented: a decision that counts for arguments which the person has not read.
     constraint agent_approvals_pkey primary key (key, generation),

@@ -526,6 +526,23 @@ async def test_a_run_that_has_come_to_another_state_since_it_was_looked_at_is_no
     )
 
 
+async def test_who_looked_last_before_the_decision_is_told_of_it(ledger: ActionLedger) -> None:
+    """A child that a reset parent begins anew waits under another workflow id."""
+    approvals = ledger.approvals
+    given = (Position("0.0"), "t", "charge", "{}", "d", None)
+    await run_of(ledger)
+    asked = await approvals.request(ApprovalRequest(RUN, *given, waiting_workflow="first"))
+    again = await approvals.request(ApprovalRequest(RUN, *given, waiting_workflow="second"))
+    await approvals.look(asked.key, waiting_workflow="third")
+
+    decided = await approvals.decide(asked.key, approve=True, by="ada")
+    late, _ = await approvals.look(asked.key, waiting_workflow="fourth")
+
+    assert late is not None
+    told = [one.waiting_workflow for one in (asked, again, decided, late)]
+    assert told == ["first", "second", "third", "third"]
+
+
 async def test_an_approval_of_a_run_that_was_taken_for_gone_is_decided_once_it_goes_on(
     ledger: ActionLedger,
 ) -> None:
