@@ -30,7 +30,6 @@ from ..errors import (
     EffectNotDeclared,
     InvalidArguments,
     LedgerError,
-    MissingActionHeader,
     PlanDivergence,
 )
 from ..identity import action_key
@@ -93,8 +92,6 @@ class GuardsActivities(ActivityInboundInterceptor):
         except PlanDivergence as err:
             log.error("ledger.plan_diverged", tool=call.tool, reason=err.message)
             raise as_failure(err) from err
-        except MissingActionHeader as err:
-            raise as_failure(err, final=False) from err
         except CommitlineError as err:
             raise as_failure(err) from err
 

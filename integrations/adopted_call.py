@@ -6,6 +6,7 @@ from temporalio import activity
 from temporalio.service import RPCError
 
 from ..activities.contract.action_header import ActionHeader
+from ..activities.contract.activity_failure import as_failure
 from ..errors import DefinitionError, MissingActionHeader
 from ..identity import Position, run_key
 from .family import ToolCall
@@ -17,7 +18,7 @@ async def header_of_adopted(call: ToolCall) -> ActionHeader:
     An earlier attempt may have called without a row, so this attempt counts as a later one.
 
     Raises:
-        MissingActionHeader: The server does not say which run it is; worth another try.
+        ApplicationError: The server does not say which run it is; tried again.
         DefinitionError: No workflow has started it.
     """
     info = activity.info()
@@ -27,10 +28,11 @@ async def header_of_adopted(call: ToolCall) -> ActionHeader:
     try:
         described = await handle.describe()
     except RPCError as err:
-        raise MissingActionHeader(
+        missing = MissingActionHeader(
             f"{call.tool} was scheduled without the plugin, and the server does not say in which "
             f"run ({err.message}); this attempt called nothing"
-        ) from err
+        )
+        raise as_failure(missing, final=False) from err
     first = described.raw_description.workflow_execution_info.first_run_id
     return ActionHeader(
         run_key(info.workflow_id, first or info.workflow_run_id),

@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 
 from ..activities.contract.action_header import ActionHeader
 from ..activities.contract.activity_failure import as_failure
-from ..errors import CommitlineError, MissingActionHeader
+from ..errors import CommitlineError
 from ..identity import Position
 from ..ledger import ActionLedger
 from .rules import Rules
@@ -89,7 +89,7 @@ class CoarseActivity:
             self._ends_with = self._ends_with or err
             raise
         except CommitlineError as err:
-            failure = as_failure(err, final=not isinstance(err, MissingActionHeader))
+            failure = as_failure(err)
             self._ends_with = self._ends_with or failure
             raise failure from err
         finally:

@@ -20,11 +20,15 @@ from commitline import Effect
 from commitline.errors import DefinitionError, NoCurrentCall
 from commitline.integrations import LedgerPlugin, act, effect, guarded, told_by
 from commitline.ledger import Action, ActionLedger, ledger_pool
+from commitline.testing.proxy import TcpProxy
 
 from .bench import Bench, fresh_id
+from .test_refused_writes import refuse
 
 CALLS: Counter[str] = Counter()
 KEYS: list[str] = []
+CUT: list[TcpProxy] = []
+"""What stands before the ledger."""
 
 
 @effect(Effect.IDEMPOTENT)
@@ -97,7 +101,17 @@ async def _blocking() -> str:
     return str(guarded(stamp)("4821"))
 
 
+async def _cut_off() -> str:
+    """Make a call while the ledger is away; it is back at the next attempt."""
+    if activity.info().attempt == 1:
+        CUT[-1].cut()
+    else:
+        CUT[-1].restore()
+    return str(await act(charge, "4821"))
+
+
 SEGMENTS = {
+    "cut off": _cut_off,
     "two": _two_and_a_failure,
     "swallow": _swallow,
     "threads": _from_threads,
@@ -127,8 +141,8 @@ def _nothing_called() -> None:
 
 
 @asynccontextmanager
-async def serving(bench: Bench) -> AsyncIterator[ActionLedger]:
-    plugin = LedgerPlugin(bench.settings.database_url, coarse=["seg*"])
+async def serving(bench: Bench, url: str) -> AsyncIterator[ActionLedger]:
+    plugin = LedgerPlugin(url, coarse=["seg*"])
     client = await Client.connect(
         bench.temporal.service_client.config.target_host, plugins=[plugin]
     )
@@ -145,9 +159,9 @@ async def serving(bench: Bench) -> AsyncIterator[ActionLedger]:
         yield ActionLedger(pool, statement_seconds=bench.settings.statement_seconds)
 
 
-async def ran(bench: Bench, which: str) -> tuple[Any, list[Action]]:
-    """Run a segment; return its result and its rows."""
-    async with serving(bench) as ledger:
+async def ran(bench: Bench, which: str, url: str = "") -> tuple[Any, list[Action]]:
+    """Run a segment, with the ledger at a URL; return its result and its rows."""
+    async with serving(bench, url or bench.settings.database_url) as ledger:
         result = await bench.temporal.execute_workflow(
             OneSegment.run,
             which,
@@ -177,6 +191,21 @@ async def test_a_call_that_is_tried_again_ends_the_attempt_whatever_the_activity
 
     assert result == "receipt of 4821"
     assert [(one.position, one.state) for one in actions] == [("segment#0.flaky#0", "ok")]
+
+
+async def test_a_call_that_the_ledger_does_not_take_now_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres is away at first, and refuses a write then."""
+    monkeypatch.setenv("COMMITLINE_STATEMENT_SECONDS", "1")
+    await refuse(bench, "tg_op = 'INSERT'", times=1)
+    with TcpProxy.before(bench.settings.database_url) as proxy:
+        CUT.append(proxy)
+        result, actions = await ran(bench, "cut off", proxy.url(bench.settings.database_url))
+
+    assert result == "receipt of 4821"
+    assert CALLS == {"4821": 1}
+    assert [(one.position, one.state) for one in actions] == [("segment#0.charge#0", "ok")]
 
 
 async def test_plain_functions_are_guarded_in_the_threads_of_a_framework(bench: Bench) -> None:
