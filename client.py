@@ -116,7 +116,7 @@ class AgentClient:
 
         The ledger is asked before Temporal: a run that it has is never begun again, also after
         Temporal has forgotten it (retention, a deleted history). The handle then has the run's
-        actions, and everything that asks Temporal raises `RunNotFound`.
+        actions, can be stopped and undone, and what needs its workflow raises `RunGone`.
 
         Args:
             agent: An agent's name in the worker's app.

@@ -59,6 +59,7 @@
         ├── MaxStepsExceeded        CL502  the run used up its model turns
         ├── ScheduleUnsupported     CL503  a cron run: its ticks would share one identity
         ├── RunNotFound             CL504  no such run
+        │   └── RunGone               CL513  only the ledger has the run
         ├── ConversationTooLarge    CL505  a message, or the run's input, is too large
         ├── RunDeadlineExceeded     CL506  the run took longer than its run_deadline
         ├── OutputUnusable          CL507  the model gave nothing usable, turn after turn
@@ -629,10 +630,23 @@ class EndedByOperator(RunError):
 
 
 class RunNotFound(RunError):
-    """No run has this id, or its history is gone with the namespace's retention."""
+    """No run has this id, in this namespace."""
 
     code = "CL504"
     remedy = "Check the id and the namespace; the ledger keeps the actions by run key."
+
+
+class RunGone(RunNotFound):
+    """Temporal has no workflow of the run any more; the ledger has what it did.
+
+    After the namespace's retention, a deleted history, or in a new cluster.
+    """
+
+    code = "CL513"
+    remedy = (
+        "See `commitline runs show RUN`. End it with `commitline stop RUN`, take back what it did "
+        "with `commitline undo RUN`; for the same work again choose another id."
+    )
 
 
 class ConversationTooLarge(RunError):

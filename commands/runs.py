@@ -59,15 +59,15 @@ def show_run(
     json: AsJson = False,
 ) -> None:
     """Show everything about one run: its state, why it failed, and what of it waits."""
-    from ..operating import console, runs
+    from ..operating import console, run_facts, runs
     from ..operating.command_client import open_client
 
     async def work() -> dict[str, Any]:
         async with await open_client() as client:
-            return await runs.facts(client, run)
+            return await run_facts.facts(client, await runs.handle_of(client, run))
 
     found = wait_for(work())
-    return console.print_data(found) if json else runs.print_facts_of(found)
+    return console.print_data(found) if json else run_facts.print_facts_of(found)
 
 
 @app.command("reset")
@@ -122,9 +122,8 @@ def stop(
     it. Exits 1 while it is still stopping, since no worker is there to finish it or a tool takes
     its time; and with --undo if something stands that should not.
     """
-    from temporalio.client import WorkflowExecutionStatus
-
     from ..handles.any_run import RunStatus
+    from ..handles.run_workflow import LIVE
     from ..identity import check_any_workflow_id
     from ..ledger import Action, UndoReport
     from ..operating import console, runs
@@ -135,7 +134,7 @@ def stop(
         async with await open_client() as client:
             handle = await runs.handle_of(client, run)
             check_any_workflow_id(handle.id)
-            ran = (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+            ran = (await handle.state()) in LIVE
             with console.ERR.status(console.line(f"{run}: stopping")):
                 status = await handle.stop(
                     reason=reason or f"by {user()}", compensate=undo, wait_seconds=wait
@@ -148,11 +147,17 @@ def stop(
     if json:
         console.print_data(stop_data(run, status.state, unknown, report))
     else:
-        console.say(f"{run}: {'' if ran else 'had ended before: '}{status.state}")
+        console.say(f"{run}: {_told(status.state, ran=ran)}")
         print_what_stands(run, unknown, None if stopping else report)
         if stopping:
             print("It starts nothing any more, and ends when a worker is there.", file=sys.stderr)
     raise typer.Exit(int(stopping or is_partial(report)))
+
+
+def _told(state: str, *, ran: bool) -> str:
+    if state == "gone":
+        return "gone: Temporal has no workflow of it, and nothing of it is begun any more"
+    return state if ran else f"had ended before: {state}"
 
 
 def undo_run(

@@ -13,7 +13,7 @@ from typing import Any, Final
 from temporalio.client import WorkflowExecutionDescription
 
 from ..canonical import storable
-from ..errors import ResetRefused
+from ..errors import ResetRefused, RunGone
 from ..identity import RunKey, parent_of
 from ..ledger import Action, Approval, Question, UndoReport
 from ..workflows.progress import Progress
@@ -40,7 +40,8 @@ class RunStatus:
     """The run's name in the ledger."""
     state: RunState
     """``stopping``: its stop or cancellation is under way, or no worker is there to finish it.
-    ``paused``: an operator has paused its workflow, and it goes on when that is over."""
+    ``paused``: an operator has paused its workflow, and it goes on when that is over.
+    ``gone``: Temporal has no workflow of it any more; the ledger has what it did."""
     progress: Progress | None
     """Where it is; None while no worker is there to say."""
 
@@ -71,6 +72,14 @@ class AnyRun:
             RunNotFound: No run has this id.
         """
         return await _status(self._workflow)
+
+    async def state(self) -> RunState:
+        """Return the run's state alone, which no worker is needed for. Safe to repeat.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        return await _state(self._workflow)
 
     async def describe(self) -> WorkflowExecutionDescription:
         """Return what Temporal knows of the run now. Safe to repeat; it only reads.
@@ -106,8 +115,8 @@ class AnyRun:
         it is undone. An action whose outcome nobody knows stays in the ledger as unknown. Safe to
         repeat.
 
-        Of a run that was terminated, or timed out, only the stop is committed: nothing sends its
-        actions again.
+        Of a run that was terminated, timed out, or is gone, only the stop is committed: nothing
+        sends its actions again. What was at work is settled by the relay.
 
         Args:
             reason: For people; kept with the run.
@@ -119,7 +128,7 @@ class AnyRun:
             by: Who does: the client's ``authorize`` gets it.
 
         Returns:
-            The true final state: ``canceled``, or how it ended just before.
+            The true final state: ``canceled``, or how it ended just before; or ``gone``.
 
         Raises:
             InvalidRunId: The id cannot be a run's.
@@ -144,7 +153,7 @@ class AnyRun:
         Each undo is an action of its own, in the ledger. Safe to repeat, and after a part could
         not be undone it tries that part again; one such undo is at work at a time, and this
         waits for it. Nothing opens the run again afterwards. It is undone on its own task queue,
-        or on the client's if no worker polls that one.
+        or on the client's if no worker polls that one, or if Temporal has forgotten the run.
 
         Args:
             reason: For people; kept with the run.
@@ -154,7 +163,8 @@ class AnyRun:
             RunNotFound: No run has this id.
             NotAuthorized: This person may not undo it; nothing was changed.
             UndoRefused: It has not ended: stop it with ``compensate=True``. A run that was stopped
-                has ended, too, if no worker polls its task queue: its workflow is ended then.
+                has ended, too, if no worker polls its task queue: its workflow is ended then. One
+                that is gone, and open in the ledger, has to be stopped first.
             LedgerUnavailable: No answer within the deadline.
             ConfigurationError: No database is configured.
         """
@@ -188,13 +198,14 @@ class AnyRun:
             by: Who does: the client's ``authorize`` gets it.
 
         Raises:
+            RunGone: Temporal has no history of it any more to go back in.
             RunNotFound: No run has this id, in Temporal or in the ledger.
             NotAuthorized: This person may not reset it, or not fork it; nothing was changed.
             ResetRefused: It was stopped for good, or has no such turn.
             StaleThread: Another run has written its conversation since.
         """
         workflow = await self._allowed(by, "fork" if fork else "reset", step=to_step)
-        run_key = await workflow.run_key()
+        run_key = await run_key_of(await workflow.describe())
         if parent_of(run_key) is not None:
             raise ResetRefused(f"{self.id!r} is a sub-agent's: reset the run that called it")
         return await reset_run(
@@ -312,22 +323,31 @@ class AnyRun:
         """
         if not self._connection.authorizes:
             return self._workflow
-        described = await self._workflow.describe()
-        run_key = await run_key_of(described)
+        run_key, workflow = await self._workflow.pinned()
         ledger = await self._connection.ledger()
         for verb in verbs:
             report = await ledger.undo.report(run_key) if verb == "undo" else None
             wanted = Intervention(verb, run_key, run_key=run_key, step=step, about=report)
             await self._connection.check_authorized(storable(by), wanted)
-        return self._workflow.only(described)
+        return workflow
 
 
 def _verbs_of_stop(compensate: bool) -> tuple[Verb, ...]:
     return ("stop", "undo") if compensate else ("stop",)
 
 
+async def _state(workflow: RunWorkflow) -> RunState:
+    try:
+        return state_of(await workflow.describe())
+    except RunGone:
+        return "gone"
+
+
 async def _status(workflow: RunWorkflow) -> RunStatus:
-    described = await workflow.describe()
+    try:
+        described = await workflow.describe()
+    except RunGone:
+        return RunStatus(workflow.id, await workflow.run_key(), "gone", progress=None)
     return RunStatus(
         id=workflow.id,
         run_key=await run_key_of(described),

@@ -8,6 +8,7 @@ of the first execution, which stays the same over resets, retries and continue-a
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
@@ -19,12 +20,13 @@ from temporalio.client import (
     WorkflowQueryFailedError,
 )
 from temporalio.common import RawValue
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.contract.encoding import unpack
 from ..canonical import scrub
-from ..errors import RunFailed, RunNotFound
-from ..identity import RunKey, run_key
+from ..errors import CommitlineError, RunFailed, RunGone, RunNotFound
+from ..identity import RunKey, first_execution, run_key
+from ..ledger import Run
 from ..workflows.action_headers import MEMO_RUN_KEY
 from ..workflows.plan_run import PLAN_RUN
 from ..workflows.progress import Progress
@@ -45,11 +47,14 @@ RunState = Literal[
     "terminated",
     "timed_out",
     "continued_as_new",
+    "gone",
 ]
 
 LIVE: Final[tuple[RunState, ...]] = ("running", "stopping", "paused")
 """Of a run that has not ended."""
 
+_NAMED: Final = 20
+"""How many runs of one id are looked at, the newest, for one of this namespace."""
 _QUERY_SECONDS = 2.0
 """How long a worker may take to say where a run is. Without one a query waits for its time-out."""
 
@@ -74,6 +79,7 @@ class RunWorkflow:
         """Return what Temporal knows of the run now.
 
         Raises:
+            RunGone: Nothing any more; the ledger has the run (`recorded`).
             RunNotFound: No run has this id.
         """
         try:
@@ -83,12 +89,51 @@ class RunWorkflow:
             # Another run has the id by now.
             return await describe_execution(self._connection.temporal, self.id, self._first)
         except RPCError as err:
-            error = refused(self.id, err)
-            if self._first is not None and isinstance(error, RunNotFound):
-                error = RunNotFound(
-                    f"Temporal no longer has the run {self.id!r}; the ledger has what it did"
-                )
-            raise error from err
+            raise await self._refused(err) from err
+
+    async def recorded(self) -> Run | None:
+        """Return what the ledger has of the run, or of the newest of its id in this namespace."""
+        return next((run for run in await self._rows() if self._is_here(run)), None)
+
+    async def _rows(self) -> Sequence[Run]:
+        if not self._connection.settings.database_url:
+            return []
+        runs = (await self._connection.ledger()).runs
+        if self._first is None:
+            return await runs.list(workflow_id=self.id, limit=_NAMED)
+        run = await runs.get(run_key(self.id, self._first))
+        return [] if run is None else [run]
+
+    def _is_here(self, run: Run) -> bool:
+        return run.namespace in (None, self._connection.temporal.namespace)
+
+    async def _refused(self, error: RPCError) -> CommitlineError:
+        """Return what a failed call means for the run, of which the ledger may know more."""
+        meant = refused(self.id, error)
+        rows = await self._rows() if isinstance(meant, RunNotFound) else []
+        if not rows:
+            return meant
+        if any(self._is_here(run) for run in rows):
+            return RunGone(
+                f"Temporal has no workflow of the run {self.id!r}; the ledger has what it did"
+            )
+        return RunNotFound(
+            f"the run {self.id!r} is of the namespace {rows[0].namespace!r}, "
+            f"and this is {self._connection.temporal.namespace!r}"
+        )
+
+    async def pinned(self) -> tuple[RunKey, RunWorkflow]:
+        """Return the run's key, and its workflow: of this run, and of no later one of its id.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        try:
+            described = await self.describe()
+        except RunGone:
+            key = await self.run_key()
+            return key, RunWorkflow(self._connection, self.id, first=first_execution(key))
+        return await run_key_of(described), self.only(described)
 
     def only(self, described: WorkflowExecutionDescription) -> RunWorkflow:
         """Return the workflow of the run that was described, and of no later one of its id."""
@@ -108,14 +153,14 @@ class RunWorkflow:
         """Return the key under which the ledger has the run.
 
         Raises:
-            RunNotFound: No run has this id, and the handle was made for none.
+            RunNotFound: No run has this id, in Temporal or in the ledger.
         """
         try:
             return await run_key_of(await self.describe())
-        except RunNotFound:
-            if self._first is None:
-                raise
-            return run_key(self.id, self._first)  # Temporal forgets it; the ledger does not
+        except RunGone:
+            run = await self.recorded()
+            assert run is not None, "it is gone, and not unknown"
+            return run.run_key
 
     async def is_foreign(self) -> bool:
         """Whether it is a workflow of another framework, which has other handlers than ours.
@@ -156,6 +201,7 @@ class RunWorkflow:
         Raises:
             RunFailed: The run returned something else.
             WorkflowFailureError: It failed.
+            RunGone: Temporal has forgotten it, and its result.
             RPCError: As Temporal has it.
         """
         raw = await self._end()
@@ -173,6 +219,8 @@ class RunWorkflow:
             try:
                 return await (await self.own()).result()  # type: ignore[no-any-return]
             except RPCError as err:
+                if err.status is RPCStatusCode.NOT_FOUND:
+                    await self.describe()  # says why
                 if not await self.only_the_wait_ended(err):
                     raise
 

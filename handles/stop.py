@@ -11,6 +11,7 @@ from typing import Final
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from ..errors import RunGone
 from ..identity import check_any_workflow_id
 from .connection import Connection
 from .run_workflow import LIVE, RunWorkflow, run_key_of, state_of
@@ -36,7 +37,11 @@ async def stop(
 ) -> RunWorkflow:
     """Stop a run for good; see `AnyRun.stop`. Returns the workflow of the run that was stopped."""
     check_any_workflow_id(workflow.id)
-    described = await workflow.describe()
+    try:
+        described = await workflow.describe()
+    except RunGone:
+        await _stop_gone(connection, workflow, reason=reason, compensate=compensate)
+        return workflow
     if described.status not in _MAY_GO_ON:
         return workflow
     ledger = await connection.ledger()
@@ -61,6 +66,37 @@ async def stop(
     if compensate:
         await _undo_if_ended(connection, this, reason)
     return this
+
+
+async def _stop_gone(
+    connection: Connection, workflow: RunWorkflow, *, reason: str, compensate: bool
+) -> None:
+    """Commit the stop of a run that only the ledger has, and its end: no workflow will do that.
+
+    Where Temporal has it after all, as a replica may that lags, the run finds that it is over.
+    """
+    run = await workflow.recorded()
+    if run is None or (run.state == "ended" and run.workflow_status in (None, "completed")):
+        return  # it had ended by itself
+    ledger = await connection.ledger()
+    stopped = await ledger.runs.stop(
+        run.run_key,
+        workflow_id=run.workflow_id,
+        agent="",
+        reason=reason or NO_REASON,
+        attempt_at=run.opened_attempt_at,
+        compensate=compensate,
+        namespace=connection.temporal.namespace,
+    )
+    if compensate:
+        await undo(connection, workflow, reason=reason)
+    elif stopped.state == "stopping":
+        await ledger.relay.end_lost(
+            stopped,
+            workflow_status="not found",
+            ended_at=stopped.now,
+            can_look_up=stopped.can_look_up,
+        )
 
 
 async def _undo_if_ended(connection: Connection, workflow: RunWorkflow, reason: str) -> None:

@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from ..activities.runs.left_workflows import is_polled, left
 from ..activities.runs.undo_start import start_undo
 from ..canonical import scrub
-from ..errors import UndoRefused
+from ..errors import RunGone, UndoRefused
 from ..identity import RunKey
 from ..ledger import Run, UndoReport
 from .connection import Connection
@@ -31,10 +31,13 @@ NO_REASON: Final = "no reason given"
 
 async def undo(connection: Connection, workflow: RunWorkflow, *, reason: str) -> UndoReport:
     """Undo what an ended run did; see `AnyRun.undo`."""
-    described = await workflow.describe()
+    why = scrub(reason or NO_REASON, limit=1_000)
+    try:
+        described = await workflow.describe()
+    except RunGone:
+        return await _undo_gone(connection, workflow, why)
     run_key = await run_key_of(described)
     ledger = await connection.ledger()
-    why = scrub(reason or NO_REASON, limit=1_000)
     found = await ledger.runs.get(run_key)
     if described.status is WorkflowExecutionStatus.RUNNING:
         await _end_if_left(connection, workflow.id, found)
@@ -47,6 +50,24 @@ async def undo(connection: Connection, workflow: RunWorkflow, *, reason: str) ->
         )
     reported = await _run_undo(connection, workflow.id, run_key, why, described.task_queue)
     return _with_reasons(await ledger.undo.report(run_key), reported)
+
+
+async def _undo_gone(connection: Connection, workflow: RunWorkflow, why: str) -> UndoReport:
+    """Undo a run that only the ledger has, on the client's task queue.
+
+    Raises:
+        UndoRefused: The ledger has it as running. Nobody has said that its workflow has ended: it
+            may be one of another cluster, to which this client is not connected.
+    """
+    run = await workflow.recorded()
+    if run is None or run.state == "running":
+        raise UndoRefused(
+            f"the run {workflow.id!r} is open in the ledger, and Temporal has no workflow of it"
+        )
+    queue = connection.settings.task_queue
+    reported = await _run_undo(connection, workflow.id, run.run_key, why, queue)
+    ledger = await connection.ledger()
+    return _with_reasons(await ledger.undo.report(run.run_key), reported)
 
 
 async def _end_if_left(connection: Connection, id: str, run: Run | None) -> None:

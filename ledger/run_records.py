@@ -73,6 +73,11 @@ class Run:
         """Whether an undo of it has begun, and has not ended."""
         return self.undo_began_at is not None and self.undo_ended_at is None
 
+    @property
+    def can_look_up(self) -> bool:
+        """Whether a relay has its tools: not of a workflow that is not ours."""
+        return self.spec is not None or self.parent_key is not None
+
     def is_owned_by(self, workflow_id: str | None) -> bool:
         """Whether this workflow may act for it."""
         return self.owner in (None, workflow_id)

@@ -1,4 +1,7 @@
-"""Runs, for an operator: list them, find one by its name, follow one to its end."""
+"""Runs, for an operator: list them, find one by its name, follow one to its end.
+
+What there is to know of one run is in `run_facts`.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,18 @@ from rich.text import Text
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from ..client import AgentClient
-from ..errors import CommitlineError, RunNotFound
+from ..errors import RunNotFound
 from ..handles.executions import list_executions, state_name
-from ..handles.run_workflow import LIVE, RunState, run_key_of, state_of
 from ..handles.thread import RunHandle
 from ..identity import RunKey
 from ..ledger import ActionLedger, Run
 from ..shown import one_line
 from ..workflows import AGENT_RUN, PLAN_RUN, RunResult
 from ..workflows.progress import Progress
-from .console import ERR, OUT, age, line, moment, print_facts, state_text, text
-from .decisions import call_name
+from .console import ERR, OUT, age, line, state_text, text
 from .listing import Listing
-from .run_names import RUNS_AT_MOST, newest_named
+from .run_facts import undone
+from .run_names import RUNS_AT_MOST
 
 STATES: Final = {
     "running": "Running",
@@ -82,7 +84,7 @@ async def _of_agent(
             "id": run.execution.workflow_id,
             "agent": None if one is None else one.agent,
             "state": state_name(run),
-            "undone": await _undone(ledger, one),
+            "undone": await undone(ledger, one),
             "started": run.start_time.ToDatetime(UTC),
             "ended": run.close_time.ToDatetime(UTC) if run.HasField("close_time") else None,
             "run_id": run.execution.run_id,
@@ -92,94 +94,12 @@ async def _of_agent(
     ]
 
 
-async def facts(client: AgentClient, id: str) -> dict[str, Any]:
-    """Return everything about one run; why it failed, where it did.
-
-    Args:
-        client: Connected.
-        id: The workflow's, for the newest run that has it; or the run's key.
-
-    Raises:
-        RunNotFound: Neither Temporal nor the ledger has it.
-    """
-    ledger = await client.ledger()
-    handle = await handle_of(client, id)
-    try:
-        described = await handle.describe()
-    except RunNotFound:
-        run = await newest_named(ledger, id)  # its history is gone; the ledger keeps it
-        return _facts(run.workflow_id, run.run_key, run, run.workflow_status or run.state)
-    run_key = await run_key_of(described)
-    known, state = await ledger.runs.get(run_key), state_of(described)
-    shown = _facts(handle.id, run_key, known, state)
-    actions = await ledger.sub_runs.actions(run_key)
-    return {
-        **shown,
-        "why": await _why(handle, state),
-        "undone": await _undone(ledger, known),
-        "actions": len(actions),
-        "unknown": [one.key for one in actions if one.state == "unknown"],
-        "approvals": [call_name(one) for one in await ledger.approvals.list(run_key)],
-        "questions": [call_name(one) for one in await ledger.questions.list(run_key)],
-        "started": described.start_time,
-        "ended": described.close_time,
-        "run_id": described.run_id,
-    }
-
-
-def _facts(id: str, run_key: RunKey, run: Run | None, state: str) -> dict[str, Any]:
-    return {
-        "id": id,
-        "run_key": run_key,
-        "agent": None if run is None else run.agent,
-        "state": state,
-        "stop_reason": None if run is None else run.stop_reason,
-        "thread": None if run is None else run.thread_id,
-    }
-
-
-async def _why(handle: RunHandle, state: RunState) -> str | None:
-    """Say why a run failed: what happened, the error's code, and what to do."""
-    if state in (*LIVE, "completed"):
-        return None
-    try:
-        await handle.result()
-    except CommitlineError as err:
-        return str(err)
-    return None  # of a run of a conversation: its request had been answered before
-
-
-def print_facts_of(run: Mapping[str, Any]) -> None:
-    """Print everything about one run, as `facts` gathers it."""
-    shown: dict[str, str | None] = {}
-    for name, value in run.items():
-        if isinstance(value, datetime):
-            shown[name] = moment(value)
-        elif isinstance(value, list):
-            shown[name] = ", ".join(value) or None
-        else:
-            shown[name] = None if value is None else str(value)
-    print_facts(shown)
-
-
 async def _newest_of(
     ledger: ActionLedger, runs: Sequence[WorkflowExecutionInfo]
 ) -> Sequence[Run | None]:
     ids = [run.execution.workflow_id for run in runs]
     newest = await asyncio.gather(*(ledger.runs.list(workflow_id=one, limit=1) for one in ids))
     return [rows[0] if rows else None for rows in newest]
-
-
-async def _undone(ledger: ActionLedger, run: Run | None) -> str | None:
-    """Say in a word whether what a run did was undone; None where no undo began."""
-    if run is None or run.undo_began_at is None:
-        return None
-    if run.state == "undoing":
-        return "under way"
-    report = await ledger.undo.report(run.run_key)
-    return {"nothing to undo": None, "compensated": "yes", "partly compensated": "partly"}[
-        report.state
-    ]
 
 
 async def handle_of(client: AgentClient, id: str) -> RunHandle:

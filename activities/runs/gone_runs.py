@@ -96,7 +96,7 @@ class GoneRuns:
             return False
         if end is None:
             return False
-        if not _can_look_up(run) and run.state != "undoing" and end.how in _BY_ITSELF:
+        if not run.can_look_up and run.state != "undoing" and end.how in _BY_ITSELF:
             # Nothing is lost with it: a workflow that is not ours closes no run.
             await self._ledger.runs.end(run.run_key, attempt_at=end.at)
             return False
@@ -104,7 +104,7 @@ class GoneRuns:
             run,
             workflow_status=end.how,
             ended_at=end.at,
-            can_look_up=_can_look_up(run),
+            can_look_up=run.can_look_up,
         )
         if ended:
             count(LOST_RUNS)
@@ -130,7 +130,7 @@ class GoneRuns:
         run = await self._ledger.runs.get(run_key)
         if run is None or not await self._has_ended(run):
             return False
-        given = await self._ledger.relay.give_exits(run, can_look_up=_can_look_up(run))
+        given = await self._ledger.relay.give_exits(run, can_look_up=run.can_look_up)
         if given:
             log.warning("relay.actions_left_over", run_key=run_key)
         return given
@@ -144,8 +144,3 @@ class GoneRuns:
         except RPCError as err:
             log.warning("relay.look_failed", run_key=run.run_key, reason=err.message[:200])
             return False
-
-
-def _can_look_up(run: Run) -> bool:
-    """Whether a relay has the tools of a run: not of a workflow that is not ours."""
-    return run.spec is not None or run.parent_key is not None
