@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-full test-pgbouncer test-frameworks check format bench bench-scale soak fuzz dev clean
+.PHONY: help demo test test-full test-pgbouncer test-frameworks test-alerts check format bench bench-scale soak fuzz dev clean
 
 help: ## List these targets.
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
@@ -31,6 +31,12 @@ test-pgbouncer: $(VENV)/.installed-all ## The tests behind a real PgBouncer, whi
 
 test-frameworks: $(VENV)/.installed-all .venv-frameworks/.installed ## The tests of frameworks that need MCP's first SDK.
 	$(BIN)/pytest tests/frameworks/test_apart.py
+
+PROMTOOL ?= promtool
+
+test-alerts: ## Check and test the alert rules by Prometheus' promtool, which must be installed.
+	$(PROMTOOL) check rules deploy/prometheus/alerts.yml
+	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
 
 # The two type checkers side by side: each keeps one core for half a minute.
 check: $(VENV)/.installed-all ## Lint, check the format and the types.
