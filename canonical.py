@@ -75,6 +75,8 @@ def scrub(text: str, *, limit: int = 500) -> str:
     characters is cut and marked.
     """
     kept = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    if kept.isprintable():  # nearly every text, and looking at each character takes long
+        return kept
     clean = kept.encode("utf-8", "replace").decode("utf-8")
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in clean)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import string
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from ..activities.contract.conversation import Usage
@@ -132,6 +133,10 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
+@lru_cache(maxsize=4096)
 def _cell(text: str) -> str:
-    """Return the text as it stands in the details: they are Markdown, with a table in it."""
+    """Return the text as it stands in the details: they are Markdown, with a table in it.
+
+    A call's text is shown again whenever the next calls change, so it is made once.
+    """
     return markdown_line(text, limit=200)
