@@ -15,6 +15,12 @@ def demo(
     scenario: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this one; may be repeated.")
     ] = None,
+    integrations: Annotated[
+        bool,
+        typer.Option(
+            "--integrations", help="Agents of other frameworks, without LedgerPlugin and with it."
+        ),
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Kill workers at the worst moments and count the charges; about a minute.
@@ -24,21 +30,26 @@ def demo(
     failed was not undone, or if a call did not wait for the person who has to approve it.
     """
     from ..operating import console
-    from ..testing.demo import SCENARIOS, Result, report, run_demo
+    from ..testing.demo import INTEGRATIONS, SCENARIOS, Result, report, run_demo
 
-    names = [known.name for known in SCENARIOS]
+    scenarios = INTEGRATIONS if integrations else SCENARIOS
+    names = [known.name for known in scenarios]
     if unknown := sorted(set(scenario or []) - set(names)):
         raise typer.BadParameter(f"no scenario {unknown[0]!r}; there are: {', '.join(names)}")
     screen = console.ERR if json else console.OUT
 
     def started() -> None:
-        screen.print(report.introduction(len(scenario or names)))
+        screen.print(report.introduction(len(scenario or names), integrations=integrations))
+
+    def doing(what: str) -> None:
+        console.ERR.print(f"{what} …", style="dim")
 
     def finished(result: Result) -> None:
         screen.print(report.timeline(result))
 
-    screen.print("Starting Temporal and Postgres for the demo …")
-    results = run_demo(scenario or [], started=started, finished=finished)
+    results = run_demo(
+        scenario or [], of=scenarios, started=started, doing=doing, finished=finished
+    )
     report.show(screen, results)
     if json:
         console.print_data([result.as_json() for result in results])

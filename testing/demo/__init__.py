@@ -9,14 +9,15 @@ ledger says which rows it holds.
     stage       servers, a database and a provider for each scenario
     play        one scenario under way
     baseline    the same shop on plain Temporal, without the ledger
+    frameworks  the same shop as an agent of other frameworks, with the plugin and without
     timeline    what was seen of a scenario, in order
     verdicts    what must be true afterwards
     report      what the demo prints
 """
 
 from .play import Result
-from .scenarios import SCENARIOS, Scenario
+from .scenarios import INTEGRATIONS, SCENARIOS, Scenario
 from .stage import run_demo
 from .verdicts import Sent, World, faults
 
-__all__ = ["SCENARIOS", "Result", "Scenario", "Sent", "World", "faults", "run_demo"]
+__all__ = ["INTEGRATIONS", "SCENARIOS", "Result", "Scenario", "Sent", "World", "faults", "run_demo"]

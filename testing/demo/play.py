@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 
 from ...client import AgentClient
 from ...errors import CommitlineError
@@ -22,6 +23,7 @@ from ...ledger import Action, Approval
 from ..processes import ProviderProcess, WorkerProcess
 from ..proxy import TcpProxy
 from .baseline import PLAIN_AGENT
+from .frameworks.shop import WORKFLOW
 from .scenarios import HANG_SECONDS, OUTAGE_SECONDS, TOOL_TIMEOUT, WAIT_SECONDS, Scenario
 from .timeline import Entry, Timeline, effects
 from .verdicts import UNDONE, Sent, World, faults
@@ -62,6 +64,8 @@ class Result:
             "run": self.world.run,
             "recovery_seconds": self.recovery_seconds,
         }
+        if self.scenario.framework:
+            counted |= {"framework": self.scenario.framework, "read": dict(self.world.read)}
         return counted if self.scenario.pays else counted | self._in_order()
 
     def _in_order(self) -> dict[str, Any]:
@@ -88,6 +92,7 @@ class Play:
         provider: A provider that only this run calls.
         environment: Environment variables of its workers.
         folder: An existing folder for its logs.
+        doing: Told what is about to happen, since a scenario takes a while.
     """
 
     def __init__(
@@ -98,12 +103,14 @@ class Play:
         provider: ProviderProcess,
         environment: Mapping[str, str],
         folder: Path,
+        doing: Callable[[str], None],
     ) -> None:
         self._scenario = scenario
         self._client = client
         self._provider = provider
         self._environment = environment
         self._folder = folder
+        self._doing = doing
         self._timeline = Timeline(provider)
         self._waiting: Sequence[Approval] = ()
         self._decided_at: float | None = None
@@ -126,10 +133,11 @@ class Play:
     async def _start(self) -> WorkflowHandle[Any, Any]:
         run_id = f"support-{self._folder.name}"
         mishap = self._scenario.mishap
-        if not self._scenario.guarded:
+        if self._scenario.framework or not self._scenario.guarded:
+            workflow = WORKFLOW if self._scenario.framework else PLAIN_AGENT
             queue = self._environment["COMMITLINE_TASK_QUEUE"]
             return await self._client.temporal.start_workflow(
-                PLAIN_AGENT, PROMPT, id=run_id, task_queue=queue
+                workflow, PROMPT, id=run_id, task_queue=queue, result_type=str
             )
         if mishap == "undo":
             self._provider.behave(refuses=["handover"])
@@ -240,17 +248,16 @@ class Play:
         self, name: str, *, crash_at: str | None = None, database: str = ""
     ) -> WorkerProcess:
         log = self._folder / f"{name.replace(' ', '-')}.log"
-        module = "commitline.worker"
-        if not self._scenario.guarded:
-            module = "commitline.testing.demo.baseline"
+        self._doing(f"{self._scenario.name}: {name}")
         self._timeline.follow(name, log)
         self._timeline.add("demo", f"started {name}")
         environment = dict(self._environment)
         if database:
             environment["COMMITLINE_DATABASE_URL"] = database
             environment["COMMITLINE_STATEMENT_SECONDS"] = "2"
+        app, module = _app_and_module(self._scenario)
         return WorkerProcess(
-            APP if self._scenario.pays else ORDERS,
+            app,
             environment=environment,
             log=log,
             crash_at=crash_at,
@@ -296,6 +303,7 @@ class Play:
             charge_requests=self._provider.sent("charge"),
             actions=await self._actions(),
             run="unknown" if status is None else status.name.lower(),
+            read=await self._read(handle) if status == WorkflowExecutionStatus.COMPLETED else {},
             sent=[
                 Sent(one["kind"], one["key"], one["body"], one["effect"]) for one in stats["sent"]
             ],
@@ -313,6 +321,11 @@ class Play:
             timeline=self._timeline.entries,
         )
 
+    async def _read(self, handle: WorkflowHandle[Any, Any]) -> Mapping[str, str]:
+        if not self._scenario.framework:
+            return {}
+        return dict(json.loads(await handle.result()))
+
     async def _undo(self, run_id: str) -> str:
         if self._scenario.mishap != "undo":
             return ""
@@ -321,6 +334,14 @@ class Play:
     async def _approval(self) -> str:
         asked = await (await self._client.ledger()).approvals.list(only_waiting=False)
         return ", ".join(one.state for one in asked)
+
+
+def _app_and_module(scenario: Scenario) -> tuple[str, str]:
+    """Return what a worker serves, and the module that serves it."""
+    if scenario.framework:
+        return scenario.name, "commitline.testing.demo.frameworks.worker"
+    module = "commitline.worker" if scenario.guarded else "commitline.testing.demo.baseline"
+    return (APP if scenario.pays else ORDERS), module
 
 
 async def _is_answered(run: AnyRun) -> bool:

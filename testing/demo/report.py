@@ -12,7 +12,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from .frameworks import FRAMEWORKS
 from .play import Result
+from .scenarios import Scenario
 from .stage import AT_A_TIME
 from .verdicts import UNDONE
 
@@ -27,15 +29,23 @@ _STYLES: Final = {
 }
 
 
-def introduction(count: int) -> str:
+def introduction(count: int, *, integrations: bool = False) -> str:
     """Return what the demo is about to do, in words."""
     what = "scenario" if count == 1 else "scenarios"
+    begins = f"Playing {count} {what}, {AT_A_TIME} at a time, on real servers of their own. "
+    if integrations:
+        return (
+            f"{begins}A shop's agent, written for another framework on Temporal, calls "
+            "charge_card and then send_receipt. Worker 1 is killed with SIGKILL after the charge, "
+            "worker 2 after the mail, and worker 3 finishes the run: without LedgerPlugin, and "
+            "with it.\n"
+        )
     return (
-        f"Playing {count} {what}, {AT_A_TIME} at a time, on real servers of their own. In most, "
-        "a shop's agent calls three tools at once (lookup_order, charge_card, send_receipt). Its "
-        "worker is killed with SIGKILL, and a second worker finishes the run; or a tool hangs; or "
-        "the database is gone when the worker has to record the charge. In two more, a plan fails "
-        "and is undone, and a refund waits for a person, while workers are killed.\n"
+        f"{begins}In most, a shop's agent calls three tools at once (lookup_order, charge_card, "
+        "send_receipt). Its worker is killed with SIGKILL, and a second worker finishes the run; "
+        "or a tool hangs; or the database is gone when the worker has to record the charge. In "
+        "two more, a plan fails and is undone, and a refund waits for a person, while workers are "
+        "killed.\n"
     )
 
 
@@ -50,8 +60,7 @@ def timeline(result: Result) -> RenderableType:
         text = Text(entry.text, style="bold red" if loud else "")
         who = Text(entry.who, style=_STYLES.get(entry.who, "dim"))
         lines.add_row(f"{entry.seconds:.2f}", who, text)
-    kind = "Guarded by Commitline" if result.scenario.guarded else "Plain Temporal, no Commitline"
-    head = Text(f"{kind}. {result.scenario.where}.\n", style="dim")
+    head = Text(f"{_kind(result.scenario)}. {result.scenario.where}.\n", style="dim")
     return Panel(
         Group(head, lines),
         title=Text(result.scenario.name, style="bold"),
@@ -62,11 +71,20 @@ def timeline(result: Result) -> RenderableType:
     )
 
 
+def _kind(scenario: Scenario) -> str:
+    if scenario.framework:
+        how = "with" if scenario.guarded else "without"
+        return f"{FRAMEWORKS[scenario.framework].title}, {how} LedgerPlugin"
+    return "Guarded by Commitline" if scenario.guarded else "Plain Temporal, no Commitline"
+
+
 def tables(results: Sequence[Result], *, width: int) -> Sequence[RenderableType]:
-    """Return the final tables: what was paid, and what was undone or approved."""
-    pays = [result for result in results if result.scenario.pays]
+    """Return the final tables: what was paid, by which framework, what was undone or approved."""
+    frameworks = [result for result in results if result.scenario.framework]
+    pays = [result for result in results if _is_own_payment(result)]
     others = [result for result in results if not result.scenario.pays]
     return [
+        *([_frameworks(frameworks)] if frameworks else []),
         *([_payments(pays, width=width)] if pays else []),
         *([_undone_and_approved(others)] if others else []),
     ]
@@ -87,6 +105,37 @@ def _payments(results: Sequence[Result], *, width: int) -> Table:
             Text(_verdict(result), style=_style(result)),
         )
     return found
+
+
+def _frameworks(results: Sequence[Result]) -> Table:
+    found = _table(
+        "framework",
+        "plugin",
+        "charges>",
+        "requests>",
+        "mails>",
+        "model read",
+        "run",
+        "sec>",
+        "acted",
+    )
+    for result in results:
+        found.add_row(
+            FRAMEWORKS[result.scenario.framework].title,
+            "with" if result.scenario.guarded else "without",
+            str(result.world.charges),
+            str(len(result.world.charge_requests)),
+            str(result.world.mails),
+            ", ".join(result.world.read.values()) or "-",
+            result.world.run,
+            _seconds(result),
+            Text(_verdict(result), style=_style(result)),
+        )
+    return found
+
+
+def _is_own_payment(result: Result) -> bool:
+    return result.scenario.pays and not result.scenario.framework
 
 
 def _undone_and_approved(results: Sequence[Result]) -> Table:
@@ -135,7 +184,8 @@ def explanation(results: Sequence[Result]) -> str:
                 *(f"  {one.scenario.name}: {'; '.join(one.faults)}" for one in wrong),
             ]
         )
-    parts = _about_payments([one for one in results if one.scenario.pays])
+    parts = [_ABOUT_FRAMEWORKS] if any(one.scenario.framework for one in results) else []
+    parts += _about_payments([one for one in results if _is_own_payment(one)])
     parts += [_ABOUT[one.scenario.mishap] for one in results if not one.scenario.pays]
     if any(_states(result)["unknown"] for result in results):
         parts.append(
@@ -148,6 +198,14 @@ def explanation(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
+_ABOUT_FRAMEWORKS: Final = (
+    "charges, requests (for charges), mails: what the provider counted. model read: what the "
+    "agent's model was told of the charge and of the mail. sec: seconds from the last kill to the "
+    "end of the run.\n\n"
+    "Without the plugin Temporal runs the tool's activity again, so the customer paid twice and "
+    "got two mails, and the model was told that all was well. With it the second charge request "
+    "carried the key of the first, and no second mail was sent."
+)
 _ABOUT: Final = {
     "undo": (
         "plan undone: the stock was reserved, the card charged and a shipment booked; then the "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ...crash import CRASH_POINTS
+from .frameworks import FRAMEWORKS
 
 BASELINE: Final = "baseline"
 HUNG_TOOL: Final = "hung tool"
@@ -46,6 +47,8 @@ class Scenario:
     mishap: Mishap = "kill"
     guarded: bool = True
     """Whether Commitline runs it; if not, the tools are plain Temporal activities (`baseline`)."""
+    framework: str = ""
+    """The framework of its agent, with `LedgerPlugin` or without; empty for Commitline's own."""
     requests: int | None = None
     """How many charge requests must reach the provider. There is a second one only if the worker
     dies between sending and recording. None if the kill of another call leaves it open."""
@@ -74,11 +77,13 @@ class Scenario:
                 "A refund waits for a person. Its worker is killed, for a moment there is none, "
                 "another one starts, and then the refund is approved"
             )
+        if self.then_at:
+            return f"Worker 1 dies {_in_words(self.crash_at)}; worker 2, {_in_words(self.then_at)}"
         return f"The worker dies {_in_words(self.crash_at)}"
 
     @property
     def pays(self) -> bool:
-        """Whether it is about one charge; otherwise it is about an undo or an approval."""
+        """Whether it is about charges; otherwise it is about an undo or an approval."""
         return self.mishap not in ("undo", "approval")
 
 
@@ -114,3 +119,19 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     Scenario(APPROVAL, mishap="approval"),
     Scenario(BASELINE, "after_effect@charge_card", guarded=False),
 )
+
+
+def _of(framework: str, *, guarded: bool) -> Scenario:
+    return Scenario(
+        f"{framework}+ledger" if guarded else framework,
+        "after_effect@charge_card",
+        "after_effect@send_receipt",
+        guarded=guarded,
+        framework=framework,
+    )
+
+
+INTEGRATIONS: Final[tuple[Scenario, ...]] = tuple(
+    _of(framework, guarded=guarded) for framework in FRAMEWORKS for guarded in (False, True)
+)
+"""The shop as an agent of each framework, as it is and with `LedgerPlugin`."""

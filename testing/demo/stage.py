@@ -24,6 +24,7 @@ from ...devstack import DevStack
 from ...ledger import migrate
 from ..environment import clean_environment, sigterm_as_interrupt
 from ..processes import ProviderProcess
+from .frameworks import check_installed
 from .play import Play, Result
 from .scenarios import SCENARIOS, Scenario
 
@@ -33,22 +34,29 @@ AT_A_TIME: Final = 2
 def run_demo(
     names: Sequence[str] = (),
     *,
+    of: Sequence[Scenario] = SCENARIOS,
     started: Callable[[], None] = lambda: None,
+    doing: Callable[[str], None] = lambda _: None,
     finished: Callable[[Result], None] = lambda _: None,
 ) -> list[Result]:
-    """Play the scenarios of these names, or all; return the results in the order of `SCENARIOS`.
+    """Play the scenarios of these names, or all; return the results in the order of ``of``.
 
     Call it from the main thread.
 
     Args:
         names: Names of scenarios; empty means all.
+        of: The scenarios to choose from: `SCENARIOS`, or `INTEGRATIONS`.
         started: Called when the servers are up.
+        doing: Called with what begins, in words.
         finished: Called with the result of each scenario when that has ended.
 
     Raises:
-        ConfigurationError: The servers' packages are missing, or they did not come up.
+        ConfigurationError: A framework's package is missing, and nothing was started; or the
+            servers' packages are missing, or they did not come up.
     """
-    chosen = [found for found in SCENARIOS if not names or found.name in names]
+    chosen = [found for found in of if not names or found.name in names]
+    check_installed(one.framework for one in chosen if one.framework)
+    doing("Starting Temporal and Postgres for the demo")
     folder = Path(tempfile.mkdtemp(prefix="commitline-demo-"))
     try:
         with (
@@ -57,7 +65,7 @@ def run_demo(
             DevStack(folder, ui_port=None, persistent=False) as stack,
         ):
             started()
-            return asyncio.run(_play_all(chosen, stack, folder, finished))
+            return asyncio.run(_play_all(chosen, stack, folder, doing, finished))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -66,6 +74,7 @@ async def _play_all(
     chosen: Sequence[Scenario],
     stack: DevStack,
     folder: Path,
+    doing: Callable[[str], None],
     finished: Callable[[Result], None],
 ) -> list[Result]:
     # The table alone goes to stdout.
@@ -75,7 +84,7 @@ async def _play_all(
     async def one(number: int, scenario: Scenario) -> Result:
         async with stages:
             own = Path(tempfile.mkdtemp(prefix=f"scenario-{number}-", dir=folder))
-            result = await play(scenario, temporal, stack, own)
+            result = await play(scenario, temporal, stack, own, doing)
             finished(result)
             return result
 
@@ -84,7 +93,13 @@ async def _play_all(
     return [task.result() for task in tasks]
 
 
-async def play(scenario: Scenario, temporal: Client, stack: DevStack, folder: Path) -> Result:
+async def play(
+    scenario: Scenario,
+    temporal: Client,
+    stack: DevStack,
+    folder: Path,
+    doing: Callable[[str], None] = lambda _: None,
+) -> Result:
     """Play one scenario on a running stack.
 
     Args:
@@ -92,6 +107,7 @@ async def play(scenario: Scenario, temporal: Client, stack: DevStack, folder: Pa
         temporal: Connected to the stack's server.
         stack: Gives the scenario a database of its own.
         folder: An existing folder for its logs.
+        doing: Called with what begins, in words.
     """
     settings = Settings(
         database_url=await _new_database(stack, folder.name),
@@ -112,6 +128,7 @@ async def play(scenario: Scenario, temporal: Client, stack: DevStack, folder: Pa
             provider=provider,
             environment=environment,
             folder=folder,
+            doing=doing,
         )
         return await under_way.play()
 

@@ -6,8 +6,8 @@ The provider's count matters most: what it was sent, in order, and which request
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
@@ -32,6 +32,8 @@ _OF_THE_PLAN: Final = {
     "refund_charge": "ok",
     "release_stock": "ok",
 }
+_READ: Final = {"charge_card": "ok", "send_receipt": "unknown"}
+"""By the model of another framework, whose worker died after the mail."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class World:
     """What the ledger says of the run's undo: ``compensated``."""
     approval: str = ""
     """What the ledger records as the decision about the call that waited."""
+    read: Mapping[str, str] = field(default_factory=dict)
+    """What the model of another framework has read, by tool: ``ok``, ``unknown``."""
     early: int = 0
     """How many requests reached the provider before that decision."""
 
@@ -72,11 +76,35 @@ class World:
 
 def faults(scenario: Scenario, world: World) -> list[str]:
     """Return what is wrong, in words; nothing if the scenario shows what it promises."""
+    return [text for text, holds in _checks(scenario)(scenario, world).items() if not holds]
+
+
+def _checks(scenario: Scenario) -> Callable[[Scenario, World], Mapping[str, bool]]:
+    if scenario.framework:
+        return _acted_once if scenario.guarded else _acted_twice
     if not scenario.guarded:
-        twice = world.charges > 1
-        return [] if twice else ["the baseline did not charge twice: the demo shows nothing"]
-    checks = {"undo": _undone, "approval": _approved}.get(scenario.mishap, _paid_once)
-    return [text for text, holds in checks(scenario, world).items() if not holds]
+        return _charged_twice
+    return {"undo": _undone, "approval": _approved}.get(scenario.mishap, _paid_once)
+
+
+def _charged_twice(_: Scenario, world: World) -> Mapping[str, bool]:
+    return {"the baseline did not charge twice: the demo shows nothing": world.charges > 1}
+
+
+def _acted_twice(_: Scenario, world: World) -> Mapping[str, bool]:
+    return {
+        f"without the ledger {world.charges} charges and {world.mails} mails: the demo shows "
+        "nothing": world.charges > 1 and world.mails > 1,
+        f"the run is {world.run}": world.run == "completed",
+    }
+
+
+def _acted_once(scenario: Scenario, world: World) -> Mapping[str, bool]:
+    return {
+        **_paid_once(scenario, world),
+        f"{world.mails} mails": world.mails == 1,
+        f"the model has read {dict(world.read)}": world.read == _READ,
+    }
 
 
 def _paid_once(scenario: Scenario, world: World) -> Mapping[str, bool]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -17,12 +18,25 @@ from typing import Any, cast
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from packaging.requirements import Requirement
 from rich.console import Console
 
+from commitline.errors import ConfigurationError
 from commitline.ledger import Action
-from commitline.testing.demo import SCENARIOS, Result, Scenario, Sent, World, faults, run_demo
+from commitline.testing.demo import (
+    INTEGRATIONS,
+    SCENARIOS,
+    Result,
+    Scenario,
+    Sent,
+    World,
+    faults,
+    run_demo,
+)
+from commitline.testing.demo.frameworks import FRAMEWORKS
 from commitline.testing.demo.report import show
 
+ROOT = Path(__file__).parents[2]
 DEMO = [sys.executable, "-m", "commitline.cli", "demo"]
 DONE = ["reservation", "charge", "shipment"]
 UNDONE = ["cancellation", "refund", "release"]
@@ -305,8 +319,26 @@ APPROVED = World(
 )
 
 
+ACTED_ONCE = World(
+    charges=1,
+    mails=1,
+    charge_requests=[("order-4821-charge", "{}")] * 2,
+    actions=rows(charge_card="ok", send_receipt="unknown"),
+    run="completed",
+    read={"charge_card": "ok", "send_receipt": "unknown"},
+)
+ACTED_TWICE = World(
+    charges=2,
+    mails=2,
+    charge_requests=[("a", "{}"), ("b", "{}")],
+    actions=[],
+    run="completed",
+    read={"charge_card": "ok", "send_receipt": "ok"},
+)
+
+
 def named(name: str) -> Scenario:
-    return next(scenario for scenario in SCENARIOS if scenario.name == name)
+    return next(one for one in (*SCENARIOS, *INTEGRATIONS) if one.name == name)
 
 
 @pytest.mark.parametrize(
@@ -356,6 +388,112 @@ def test_what_must_not_happen_to_a_call_that_waits_for_a_person_is_called_wrong(
 ) -> None:
     assert faults(named("approval"), APPROVED) == []
     assert fault in faults(named("approval"), replace(APPROVED, **other))
+
+
+@pytest.mark.parametrize(
+    ("other", "fault"),
+    [
+        ({"run": "failed"}, "the run is failed"),
+        ({"charges": 2}, "2 charges"),
+        ({"mails": 2}, "2 mails"),
+        ({"mails": 0}, "0 mails"),
+        (
+            {"read": {"charge_card": "ok", "send_receipt": "ok"}},
+            "the model has read {'charge_card': 'ok', 'send_receipt': 'ok'}",
+        ),
+        (
+            {"charge_requests": [("a", "{}"), ("b", "{}")]},
+            "charge requests with different keys or bodies",
+        ),
+        ({"actions": rows(charge_card="ok")}, "rows per call: {'charge_card': 1}"),
+    ],
+)
+def test_what_must_not_become_of_another_frameworks_agent_with_the_plugin_is_called_wrong(
+    other: dict[str, Any], fault: str
+) -> None:
+    assert faults(named("pydantic_ai+ledger"), ACTED_ONCE) == []
+    assert fault in faults(named("pydantic_ai+ledger"), replace(ACTED_ONCE, **other))
+
+
+@pytest.mark.parametrize("other", [{"charges": 1}, {"mails": 1}, {"run": "running"}])
+def test_another_frameworks_agent_that_acts_once_without_the_plugin_shows_nothing(
+    other: dict[str, Any],
+) -> None:
+    assert faults(named("openai_agents"), ACTED_TWICE) == []
+    assert faults(named("openai_agents"), replace(ACTED_TWICE, **other)) != []
+
+
+def test_the_table_of_the_frameworks_says_how_often_each_acted_in_80_columns() -> None:
+    printed = StringIO()
+    results = [
+        Result(one, ACTED_ONCE if one.guarded else ACTED_TWICE, 123.4, [], [])
+        for one in INTEGRATIONS
+    ]
+
+    show(Console(file=printed, width=80), results)
+
+    head, _, *table = printed.getvalue().strip().splitlines()[:6]
+    assert [" ".join(row.split()) for row in (head, *table)] == [
+        "framework plugin charges requests mails model read run sec acted",
+        "OpenAI Agents without 2 2 2 ok, ok completed 123.4 TWICE",
+        "OpenAI Agents with 1 2 1 ok, unknown completed 123.4 once",
+        "pydantic-ai without 2 2 2 ok, ok completed 123.4 TWICE",
+        "pydantic-ai with 1 2 1 ok, unknown completed 123.4 once",
+    ]
+    assert max(map(len, printed.getvalue().splitlines())) <= 80
+
+
+def test_a_framework_that_is_not_installed_is_named_with_the_command_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    absent = replace(FRAMEWORKS["openai_agents"], modules=("temporalio.no_such_thing",))
+    monkeypatch.setitem(FRAMEWORKS, "openai_agents", absent)
+    began: list[str] = []
+
+    with pytest.raises(ConfigurationError) as refused:
+        run_demo(of=INTEGRATIONS, doing=began.append)
+
+    assert refused.value.message == (
+        "OpenAI Agents for Temporal missing: pip install 'temporalio-openai-agents>=1.1,<2'"
+    )
+    assert began == []
+
+
+def test_the_frameworks_are_asked_for_in_the_versions_that_are_tested() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    tested = [Requirement(one) for name in ("integrations-dev", "models") for one in extras[name]]
+
+    for wanted in (Requirement(one.requirement) for one in FRAMEWORKS.values()):
+        assert (wanted.name, wanted.specifier) in [(one.name, one.specifier) for one in tested]
+
+
+@pytest.mark.slow
+def test_the_demo_of_the_integrations_acts_twice_without_the_plugin_and_once_with_it(
+    temporary: Path,
+) -> None:
+    demo = subprocess.run(
+        [*DEMO, "--integrations", "--json"],
+        env={**os.environ, "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert demo.returncode == 0, demo.stderr
+    assert processes_of(temporary) == []
+    found = json.loads(demo.stdout)
+    shown = ("framework", "guarded", "charges", "mails", "rows", "run")
+    read = [(*(one[name] for name in shown), one["read"]["send_receipt"]) for one in found]
+    assert read == [
+        one
+        for framework in ("openai_agents", "pydantic_ai")
+        for one in (
+            (framework, False, 2, 2, {}, "completed", "ok"),
+            (framework, True, 1, 1, {"ok": 1, "unknown": 1}, "completed", "unknown"),
+        )
+    ]
 
 
 def test_an_unknown_scenario_is_refused_and_the_known_ones_are_named() -> None:
