@@ -14,7 +14,9 @@ from typing import Self
 from temporalio.client import Client
 from temporalio.common import RetryPolicy
 
+from .activities.app.app import App
 from .activities.app.plan import Plan
+from .activities.app.temporal_options import temporal_options
 from .activities.contract.deadlines import UNSET, Deadline, RunLimits
 from .canonical import storable
 from .config import Settings, connect_temporal
@@ -47,19 +49,26 @@ class AgentClient:
 
     @classmethod
     async def connect(
-        cls, settings: Settings | None = None, *, authorize: Authorize | None = None
+        cls,
+        settings: Settings | None = None,
+        *,
+        app: App | None = None,
+        authorize: Authorize | None = None,
     ) -> Self:
         """Connect as the environment says, else to ``commitline dev``.
 
         Args:
             settings: By default those of the environment.
+            app: The workers' app: its ``temporal`` describes the client. By default the
+                environment alone does, and no codec is there.
             authorize: As `AgentClient` takes it.
 
         Raises:
             ConfigurationError: A setting is unusable, or no Temporal server answers.
         """
         settings = settings or Settings.load()
-        return cls(await connect_temporal(), settings, authorize=authorize)
+        options = await temporal_options(None if app is None else app.temporal)
+        return cls(await connect_temporal(options), settings, authorize=authorize)
 
     async def __aenter__(self) -> Self:
         return self

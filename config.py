@@ -18,7 +18,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client, Plugin
+from temporalio.client import Client, ClientConnectConfig
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import (
     LogForwardingConfig,
@@ -39,7 +39,7 @@ from .private_files import read_trusted, write_private
 DATA_DIR: Final = ".commitline"
 ADDRESSES_FILE: Final = "dev.json"
 PREFIX: Final = "COMMITLINE_"
-_NO_SETTINGS: Final = frozenset({"COMMITLINE_CRASH_AT", "COMMITLINE_APP", "COMMITLINE_VERSION"})
+_NO_SETTINGS: Final = frozenset({"COMMITLINE_CRASH_AT", "COMMITLINE_VERSION"})
 """Variables that are read elsewhere: by the crash points, and by ``docker-compose.yml``."""
 
 
@@ -88,6 +88,9 @@ class Settings(BaseModel):
 
     database_url: str = Field(default="", repr=False)
     """The ledger's Postgres, as a URL or a libpq connection string."""
+    app: str = ""
+    """The App, as ``module:attribute``: commands use the Temporal client that its ``temporal``
+    describes, and a worker that is told of no other serves it."""
     task_queue: str = Field(default="commitline", min_length=1)
     """Temporal's queue, through which runs and the workers that serve them find each other."""
     pool_size: int = Field(default=10, ge=1)
@@ -165,6 +168,16 @@ class Settings(BaseModel):
             )
         return self.database_url
 
+    def require_app(self) -> str:
+        """Return the name of the app.
+
+        Raises:
+            ConfigurationError: None is set.
+        """
+        if not self.app:
+            raise ConfigurationError("no app: name it as module:attribute, or set COMMITLINE_APP")
+        return self.app
+
 
 def _check_known(environment: Mapping[str, str], *, known: Sequence[str]) -> None:
     """Refuse a variable of ours that nothing reads: it is a slip, and its default would hold.
@@ -181,14 +194,11 @@ def _check_known(environment: Mapping[str, str], *, known: Sequence[str]) -> Non
             )
 
 
-async def connect_temporal(
-    *, runtime: Runtime | None = None, plugins: Sequence[Plugin] = ()
-) -> Client:
+async def connect_temporal(options: ClientConnectConfig | None = None) -> Client:
     """Connect as ``TEMPORAL_ADDRESS``, ``TEMPORAL_PROFILE``, … say, else to ``commitline dev``.
 
     Args:
-        runtime: Of the SDK's core; None is the process's own (an application may have set one).
-        plugins: Of the client.
+        options: What is given in code; wins over the environment.
 
     Raises:
         ConfigurationError: No server answers at the address.
@@ -199,11 +209,12 @@ async def connect_temporal(
         # One line of it: the lines below show the file, in which an API key may stand.
         reason = str(err).partition("\n")[0][:200]
         raise ConfigurationError(f"Temporal's configuration cannot be read: {reason}") from None
-    if "target_host" not in config and (dev := DevAddresses.find()):
-        config["target_host"] = dev.temporal_address
-    address = config["target_host"] = config.get("target_host", "localhost:7233").strip()
+    connect: ClientConnectConfig = {**config, **(options or {})}
+    if "target_host" not in connect and (dev := DevAddresses.find()):
+        connect["target_host"] = dev.temporal_address
+    address = connect["target_host"] = connect.get("target_host", "localhost:7233").strip()
     try:
-        return await Client.connect(**config, runtime=runtime, plugins=plugins)
+        return await Client.connect(**connect)
     except RuntimeError as err:
         # The core's text is a nest of Rust types; what a person needs of it is this.
         refused = "ConnectionRefused" in str(err)
@@ -229,6 +240,25 @@ async def check_namespace(client: Client) -> None:
             if missing
             else f"{at} does not show the namespace {client.namespace!r}: {scrub(err.message)}"
         ) from err
+
+
+def with_core_runtime(
+    options: ClientConnectConfig, metrics_address: str = ""
+) -> ClientConnectConfig:
+    """Return the options with the runtime of a process of ours, unless they have one.
+
+    Raises:
+        ConfigurationError: The metrics cannot be served there: the address is taken, or the
+            options have a runtime, which knows of no such address.
+    """
+    if options.get("runtime") is None:
+        return {**options, "runtime": core_runtime(metrics_address)}
+    if metrics_address:
+        raise ConfigurationError(
+            "COMMITLINE_METRICS_ADDRESS: the runtime of App(temporal=…) serves its own metrics; "
+            "leave the variable out"
+        )
+    return options
 
 
 def core_runtime(metrics_address: str = "") -> Runtime:

@@ -7,6 +7,7 @@
     ├── NoCurrentCall             CL105  commitline.current() outside of a guarded call
     ├── InvalidRunId              CL102  an id that no run may have
     ├── ConfigurationError        CL103  a missing or unusable setting
+    │   └── PayloadUnreadable       CL106  what Temporal keeps is encoded by another codec
     ├── LedgerError
     │   ├── PlanDivergence          CL201  another call stands at this position
     │   ├── IdempotencyKeyConflict  CL202  the domain key was used for something else
@@ -150,6 +151,19 @@ class ConfigurationError(CommitlineError):
 
     code = "CL103"
     remedy = "Run `commitline doctor`: it says what is missing and how to get it."
+
+
+class PayloadUnreadable(ConfigurationError):
+    """What Temporal keeps of a run is encoded, and this process has no codec that reads it.
+
+    Raised before anything is done with it. A worker fails the task, which another one may take.
+    """
+
+    code = "CL106"
+    remedy = (
+        "Name the App whose `temporal=` gives the codec: COMMITLINE_APP for commands, "
+        "`AgentClient.connect(app=…)` in code."
+    )
 
 
 class LedgerError(CommitlineError):

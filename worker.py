@@ -20,9 +20,7 @@ if __name__ == "__main__":
 
 import argparse
 import asyncio
-import importlib
 import os
-import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -34,6 +32,8 @@ from temporalio.worker import Worker
 
 from .activities.app.action_state_tool import ACTION_STATE, action_state
 from .activities.app.app import App, Hook
+from .activities.app.load import load_app
+from .activities.app.temporal_options import temporal_options
 from .activities.guard.guarded_tool import GuardedTool, tool_activity
 from .activities.guard.interceptor import GuardInterceptor
 from .activities.guard.protocols import Guarded
@@ -58,8 +58,8 @@ from .activities.runs.settlement import SettlementActivities
 from .activities.runs.sub_agents import SubAgentActivities
 from .activities.runs.turn import TurnActivities
 from .activities.runs.undo import UndoActivities
-from .config import Settings, check_namespace, connect_temporal, core_runtime
-from .errors import CommitlineError, ConfigurationError
+from .config import Settings, check_namespace, connect_temporal, with_core_runtime
+from .errors import CommitlineError
 from .ledger import (
     ActionLedger,
     check_schema,
@@ -88,7 +88,9 @@ of a recovery; a second costs a rebuilt workflow now and then."""
 def main() -> None:
     """Be the process: ``python -m commitline.worker module:attribute [--migrate]``."""
     parser = argparse.ArgumentParser(prog="commitline.worker", description="Run a worker.")
-    parser.add_argument("app", help="module:attribute of the App")
+    parser.add_argument(
+        "app", nargs="?", default="", help="module:attribute of the App; COMMITLINE_APP without it"
+    )
     parser.add_argument("--migrate", action="store_true", help="migrate the database first")
     given = parser.parse_args()
     leave(serve(given.app, migrate_first=given.migrate))
@@ -115,6 +117,10 @@ def serve(app_name: str, *, migrate_first: bool = False) -> int:
 async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     """Run a worker for ``module:attribute`` until SIGTERM or SIGINT.
 
+    Args:
+        app_name: The app; empty is the one that COMMITLINE_APP names.
+        migrate_first: Migrate the database before.
+
     Raises:
         ConfigurationError: No such app, no database, no Temporal server, no such namespace.
         SchemaMismatch: The database needs `commitline migrate` first.
@@ -122,6 +128,7 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
     """
     settings = Settings.load()
     database_url = settings.require_database()
+    app_name = app_name or settings.require_app()
     app = load_app(app_name)
     if migrate_first:
         await migrate(database_url, tell=lambda by: log.warning("migration.held_back", by=by))
@@ -130,7 +137,9 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
         log.error("ledger.grants_missing", grants=grants)
     if risks := await commits_at_risk(database_url):
         log.warning("ledger.commits_at_risk", risks=risks)
-    client = await connect_temporal(runtime=core_runtime(settings.metrics_address))
+    client = await connect_temporal(
+        with_core_runtime(await temporal_options(app.temporal), settings.metrics_address)
+    )
     await check_namespace(client)
     asyncio.get_running_loop().set_default_executor(UnawaitedThreads())
     async with ledger_pool(
@@ -151,38 +160,6 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
             await stop_signal.wait()
             log.info("worker.stopping", grace_seconds=settings.grace_seconds)
     log.info("worker.stopped")
-
-
-def load_app(name: str) -> App:
-    """Import the app that ``module:attribute`` names, from the working directory too.
-
-    Raises:
-        ConfigurationError: There is none; the message says what was looked for.
-    """
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise _no_app(f"an app is named as module:attribute, not {name!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as err:
-        raise _no_app(f"cannot import {module_name!r}: {err}") from err
-    except SyntaxError as err:
-        where = f"{err.filename}, line {err.lineno}"
-        raise _no_app(f"{module_name!r} cannot be read: {where}: {err.msg}") from err
-    app = getattr(module, attribute, None)
-    if app is None:
-        raise _no_app(f"{module_name!r} has no attribute {attribute!r}")
-    if not isinstance(app, App):
-        raise _no_app(f"{name!r} is {type(app).__name__}, not an App")
-    return app
-
-
-def _no_app(reason: str) -> ConfigurationError:
-    error = ConfigurationError(reason)
-    error.remedy = "Name the app as `module:attribute`, and correct what the message says."
-    return error
 
 
 # --- the worker of one app

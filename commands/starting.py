@@ -80,7 +80,10 @@ def dev(json: AsJson = False) -> None:
 
 
 def worker(
-    app: Annotated[str, typer.Argument(metavar="APP", help="module:attribute of your App.")],
+    app: Annotated[
+        str,
+        typer.Argument(metavar="APP", help="module:attribute of your App; else COMMITLINE_APP's."),
+    ] = "",
     migrate: Annotated[bool, typer.Option("--migrate", help="Migrate the database first.")] = False,
 ) -> None:
     """Run a worker for an app until SIGTERM or Ctrl-C.

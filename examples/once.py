@@ -39,7 +39,7 @@ async def _run_once(
     activities: Sequence[Callable[..., Any]],
     worker_plugins: Sequence[Any],
 ) -> None:
-    client = await connect_temporal(runtime=core_runtime(), plugins=plugins)
+    client = await connect_temporal({"runtime": core_runtime(), "plugins": plugins})
     queue = f"example-{uuid4()}"
     async with Worker(
         client,

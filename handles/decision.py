@@ -83,7 +83,7 @@ async def decide(
     args: Mapping[str, Any] | None,
 ) -> None:
     """Approve a call of a run, or reject it; see `AnyRun.decide`."""
-    run_key = await workflow.run_key()
+    run_key = await workflow.readable_key()
     ledger = await connection.ledger()
     at = call if isinstance(call, str) else call.at
     position, generation = _named(at)
@@ -215,7 +215,7 @@ async def answer(
 ) -> None:
     """Answer a question of a run's call; see `AnyRun.answer`."""
     text = _answer_text(value)
-    run_key = await workflow.run_key()
+    run_key = await workflow.readable_key()
     ledger = await connection.ledger()
     if isinstance(question, Question):
         key, number = question.key, question.number

@@ -7,7 +7,8 @@ the SDK. Remove when ``WorkflowExecutionStatus`` has ``PAUSED``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from temporalio.api.common.v1 import WorkflowExecution as Execution
@@ -18,6 +19,8 @@ from temporalio.api.workflowservice.v1 import (
     ListWorkflowExecutionsRequest,
 )
 from temporalio.client import Client, WorkflowExecutionDescription
+
+from ..activities.contract.encoding import unreadable
 
 _PAGE: Final = 100
 
@@ -61,6 +64,32 @@ async def list_executions(temporal: Client, query: str) -> AsyncIterator[Workflo
 def state_name(info: WorkflowExecutionInfo) -> str:
     """Return Temporal's name of a state, as we write it: ``timed_out``."""
     return Status.Name(info.status).removeprefix("WORKFLOW_EXECUTION_STATUS_").lower()
+
+
+@contextmanager
+def naming_codec() -> Iterator[None]:
+    """Raise `PayloadUnreadable` for a payload that the SDK's converter does not know.
+
+    The SDK says so by a KeyError. What travels as `RawValue` is looked at by `raw_text` instead.
+    """
+    try:
+        yield
+    except KeyError as err:
+        _, known, encoding = str(err.args[0]).partition("Unknown payload encoding ")
+        if not known:
+            raise
+        raise unreadable(encoding) from err
+
+
+async def memo_text(described: WorkflowExecutionDescription, key: str) -> str | None:
+    """Return a text of a workflow's memo; None where it has none.
+
+    Raises:
+        PayloadUnreadable: A codec that this process lacks has encoded it.
+    """
+    with naming_codec():
+        found: str | None = await described.memo_value(key, None, type_hint=str)
+    return found
 
 
 def is_paused(described: WorkflowExecutionDescription) -> bool:

@@ -32,7 +32,7 @@ from ..workflows.plan_run import PLAN_RUN
 from ..workflows.progress import Progress
 from ..workflows.run_input import AGENT_RUN
 from .connection import Connection
-from .executions import describe_execution, is_paused
+from .executions import describe_execution, is_paused, memo_text, naming_codec
 from .temporal_failure import only_the_wait_ended, refused
 
 T = TypeVar("T")
@@ -162,6 +162,22 @@ class RunWorkflow:
             assert run is not None, "it is gone, and not unknown"
             return run.run_key
 
+    async def readable_key(self) -> RunKey:
+        """Return the run's key, to send the run a word.
+
+        Raises:
+            PayloadUnreadable: The run's payloads are encoded, and this process lacks the codec:
+                the word would stand among them in plain text.
+            RunNotFound: No run has this id, and the handle was made for none.
+        """
+        try:
+            described = await self.describe()
+        except RunNotFound:
+            return await self.run_key()
+        with naming_codec():
+            await described.memo()
+        return await run_key_of(described)
+
     async def is_foreign(self) -> bool:
         """Whether it is a workflow of another framework, which has other handlers than ours.
 
@@ -217,7 +233,9 @@ class RunWorkflow:
         """Wait for the end, over lost connections to a server that is there; return the result."""
         while True:
             try:
-                return await (await self.own()).result()  # type: ignore[no-any-return]
+                own = await self.own()
+                with naming_codec():
+                    return await own.result()  # type: ignore[no-any-return]
             except RPCError as err:
                 if err.status is RPCStatusCode.NOT_FOUND:
                     await self.describe()  # says why
@@ -239,8 +257,12 @@ class RunWorkflow:
 
 
 async def run_key_of(described: WorkflowExecutionDescription) -> RunKey:
-    """Return the key of a described run: a sub-agent's workflow carries its own in the memo."""
-    below = await described.memo_value(MEMO_RUN_KEY, None, type_hint=str)
+    """Return the key of a described run: a sub-agent's workflow carries its own in the memo.
+
+    Raises:
+        PayloadUnreadable: A codec that this process lacks has encoded what Temporal keeps of it.
+    """
+    below = await memo_text(described, MEMO_RUN_KEY)
     if below is not None:
         return RunKey(below)
     return run_key(described.id, first_of(described))

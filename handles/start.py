@@ -23,6 +23,7 @@ from ..shown import markdown_line
 from ..workflows import AGENT_RUN, PLAN_RUN, PlanInput, RunInput
 from ..workflows.run_input import TASK_TIMEOUT
 from .connection import Connection
+from .executions import memo_text
 from .run_workflow import RunWorkflow
 from .temporal_failure import refused
 
@@ -136,4 +137,4 @@ async def start_on_thread(
 
 async def _digest_of(described: WorkflowExecutionDescription) -> str | None:
     """Return what a run was started with, as `RunInput.digest`."""
-    return await described.memo_value(MEMO_INPUT, None, type_hint=str)
+    return await memo_text(described, MEMO_INPUT)

@@ -1,9 +1,15 @@
-"""The client of a command, of which nothing but the command's result goes to stdout."""
+"""The Temporal client of a command, of which nothing but the command's result goes to stdout.
+
+What an application gives the client in code, a codec say, comes from the app that COMMITLINE_APP
+names: a command without it could read nothing of a run whose payloads are encoded.
+"""
 
 from __future__ import annotations
 
+from temporalio.client import Client
+
 from ..client import AgentClient
-from ..config import Settings, check_namespace, connect_temporal, core_runtime
+from ..config import Settings, check_namespace, connect_temporal, with_core_runtime
 from .connection import leave_out_tries
 
 
@@ -16,7 +22,23 @@ async def open_client() -> AgentClient:
     """
     settings = Settings.load()
     leave_out_tries()
-    temporal = await connect_temporal(runtime=core_runtime())
+    temporal = await command_temporal(settings)
     # Not later: of a namespace that does not exist, each thing in it is not found.
     await check_namespace(temporal)
     return AgentClient(temporal, settings)
+
+
+async def command_temporal(settings: Settings) -> Client:
+    """Return a Temporal client by the settings, and by the app that they name.
+
+    Raises:
+        ConfigurationError: No server answers, or there is no such app.
+    """
+    if not settings.app:
+        return await connect_temporal(with_core_runtime({}))
+    # Not for a command that has no app: it takes a second.
+    from ..activities.app.load import load_app
+    from ..activities.app.temporal_options import temporal_options
+
+    options = await temporal_options(load_app(settings.app).temporal)
+    return await connect_temporal(with_core_runtime(options))

@@ -18,9 +18,10 @@ from rich.text import Text
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.service import RPCError, RPCStatusCode
 
-from ..config import Settings, connect_temporal
+from ..config import Settings
 from ..errors import ConfigurationError, LedgerUnavailable, SchemaMismatch, StatementRefused
 from ..ledger import check_schema, commits_at_risk, keys_without_exit, missing_grants
+from .command_client import command_temporal
 from .console import line, state_text
 from .queue_workers import queue_workers
 
@@ -170,7 +171,7 @@ async def _actions() -> Check:
 
 async def _temporal() -> Check:
     try:
-        client = await connect_temporal()
+        client = await command_temporal(Settings.load())
     except ConfigurationError as err:
         found, _, reason = err.message.partition(": ")
         if "Connection refused" not in reason:  # which says nothing more, at length
@@ -192,7 +193,7 @@ async def _temporal() -> Check:
 async def _queue(queue: str) -> Check:
     name = f"queue {queue}"
     try:
-        found = await queue_workers(await connect_temporal(), queue)
+        found = await queue_workers(await command_temporal(Settings.load()), queue)
     except (ConfigurationError, RPCError) as err:
         return Check(name, "missing", err.message, "see what is said of Temporal")
     if found.unguarded:

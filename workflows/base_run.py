@@ -23,7 +23,13 @@ from ..activities.contract.encoding import from_plain, pack, unpack
 from ..activities.contract.questions import ANSWER, Answer
 from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
 from ..canonical import scrub
-from ..errors import AnswerRefused, ApprovalRefused, RunDeadlineExceeded, ScheduleUnsupported
+from ..errors import (
+    AnswerRefused,
+    ApprovalRefused,
+    PayloadUnreadable,
+    RunDeadlineExceeded,
+    ScheduleUnsupported,
+)
 from ..identity import RunKey
 from ..ledger.undo_rules import UndoReport
 from ..shown import markdown_line
@@ -232,10 +238,13 @@ def read_input(kind: type[T], raw: RawValue) -> T:
 
     Raises:
         ApplicationError: The input is of another kind, or the run has a cron schedule; final.
+        PayloadUnreadable: This worker lacks the codec. The task fails, and another worker has it.
     """
     info = workflow.info()
     try:
         given = unpack(kind, raw)
+    except PayloadUnreadable:
+        raise
     except Exception as err:
         # An input that cannot be read never can be: fail the run, do not retry the task.
         raise ApplicationError(

@@ -5,6 +5,7 @@ from .app import App
 from .never_happened import NEVER_HAPPENED, NeverHappened
 from .plan import Plan, Step, result_of, step
 from .state import Reducer, State
+from .temporal_options import TemporalOptions
 from .tool import Tool
 from .tool_context import ToolContext, UndoneAction, current
 from .tool_decorator import tool
@@ -19,6 +20,7 @@ __all__ = [
     "Reducer",
     "State",
     "Step",
+    "TemporalOptions",
     "Tool",
     "ToolContext",
     "UndoneAction",

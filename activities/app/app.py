@@ -11,6 +11,7 @@ from ...redaction import Redact
 from ..model.model import Model
 from ..model.pydantic_ai_model import resolve_model
 from .agent import Agent
+from .temporal_options import TemporalOptions
 from .tool import Tool
 
 Hook: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
@@ -35,6 +36,10 @@ class App:
     redact: Redact | None = None
     """Takes what nobody may read out of the text of an exception, before it is kept, logged or
     shown; in addition to the well-known shapes, which are always taken out. See `redaction`."""
+    temporal: TemporalOptions | None = None
+    """Gives the options of the Temporal client: codec, interceptors, plugins, TLS, runtime. The
+    worker calls it, and so does every command that COMMITLINE_APP tells of this app. None: what
+    the environment says is all. See `TemporalOptions`."""
     tools: Sequence[Tool] = ()
     """The tools of plans. Read back, it is every tool that is served, once: the agents', these,
     and the tools that undo them."""

@@ -15,10 +15,16 @@ from typing import Any, Final, TypeVar, cast
 from pydantic import TypeAdapter
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
+from temporalio.converter import DefaultPayloadConverter
+
+from ...canonical import scrub
+from ...errors import PayloadUnreadable
 
 T = TypeVar("T")
 
 _METADATA = {"encoding": b"json/plain"}
+_READABLE: Final = frozenset(DefaultPayloadConverter().converters)
+"""The encodings that the SDK's own converter reads. Any other is a codec's."""
 
 
 def to_text(value: Any) -> str:
@@ -52,13 +58,30 @@ def pack_text(text: str) -> RawValue:
 
 
 def unpack(kind: type[T], raw: RawValue) -> T:
-    """Decode what `pack` encoded."""
+    """Decode what `pack` encoded.
+
+    Raises:
+        PayloadUnreadable: A codec that this process lacks has encoded it.
+        pydantic.ValidationError: It holds something else.
+    """
     return from_text(kind, raw_text(raw))
 
 
 def raw_text(raw: RawValue) -> str:
-    """Return the JSON text of a packed value."""
+    """Return the JSON text of a packed value.
+
+    Raises:
+        PayloadUnreadable: A codec that this process lacks has encoded it.
+    """
+    encoding = raw.payload.metadata.get("encoding", b"")
+    if encoding not in _READABLE:
+        raise unreadable(encoding.decode("ascii", "replace"))
     return raw.payload.data.decode("ascii")
+
+
+def unreadable(encoding: str) -> PayloadUnreadable:
+    """Return the error of a payload that no codec of this process has decoded."""
+    return PayloadUnreadable(f"a payload is encoded as {scrub(encoding, limit=100)!r}")
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -3,7 +3,8 @@
     an error of ours              final or tried again, as its class says
     Temporal's own failures       as they are
     Temporal's server is away     tried again
-    `StatementRefused`, all else  tried a dozen times, for a minute; then final, with its name
+    `StatementRefused`, `PayloadUnreadable`, all else
+                                  tried a dozen times, for a minute; then final, with its name
 
 Temporal tries an activity of ours without limit, since dead workers and outages must use up
 nothing. So what no wait mends (a missing grant, a trigger, a row that cannot be read, a fault of
@@ -21,7 +22,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, FailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...errors import CommitlineError, StatementRefused, Unforeseen
+from ...errors import CommitlineError, PayloadUnreadable, StatementRefused, Unforeseen
 from ...ledger.result_codec import error_text
 from ...logs import Log
 from ..contract.activity_failure import as_failure
@@ -33,6 +34,8 @@ log = Log()
 KEPT: Final = RECORD_OUTCOME
 """The activity that is tried for as long as it takes."""
 _TRIES: Final = 12
+_MAY_PASS: Final = (StatementRefused, PayloadUnreadable)
+"""A grant may come, and the next try may go to a worker that has the codec."""
 _SERVER_AWAY: Final = (
     RPCStatusCode.UNAVAILABLE,
     RPCStatusCode.DEADLINE_EXCEEDED,
@@ -45,7 +48,7 @@ def failure_to_report(error: Exception) -> Exception:
     """Return what an activity of ours ends with that raised an error."""
     if isinstance(error, FailureError) or _is_server_away(error):
         return error
-    if isinstance(error, CommitlineError) and not isinstance(error, StatementRefused):
+    if isinstance(error, CommitlineError) and not isinstance(error, _MAY_PASS):
         return as_failure(error)
     return _counted(error)
 

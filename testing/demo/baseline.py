@@ -24,12 +24,13 @@ from temporalio import activity, workflow
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from ...activities.app import App, Tool, ToolContext
+from ...activities.app.load import load_app
 from ...activities.contract.conversation import Completion, Message, ToolResult
 from ...activities.model.model import ModelRequest
 from ...config import Settings, connect_temporal, core_runtime
 from ...identity import ActionKey, RunKey, position
 from ...log_output import configure_logging
-from ...worker import STICKY_SECONDS, load_app
+from ...worker import STICKY_SECONDS
 
 PLAIN_AGENT: Final = "PlainAgent"
 _REQUEST_MODEL: Final = "request_model"
@@ -110,7 +111,7 @@ async def run_plain_worker(app_name: str) -> None:
     app = load_app(app_name)
     settings = Settings.load()
     worker = Worker(
-        await connect_temporal(runtime=core_runtime()),
+        await connect_temporal({"runtime": core_runtime()}),
         task_queue=settings.task_queue,
         workflows=[PlainAgent],
         activities=[_model_activity(app), *(_tool_activity(tool) for tool in app.tools)],

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from commitline.activities.app.load import load_app
 from commitline.config import Settings
 from commitline.errors import ConfigurationError
-from commitline.worker import load_app
 
 URL = "postgresql://localhost/ledger"
 
@@ -27,7 +27,6 @@ def test_a_variable_of_ours_that_nothing_reads_is_an_error_that_names_what_may_b
 def test_what_others_than_the_settings_read_is_none() -> None:
     others = {
         "COMMITLINE_CRASH_AT": "after_effect",
-        "COMMITLINE_APP": "shop.app:app",
         "COMMITLINE_VERSION": "local",
         "TEMPORAL_ADDRESS": "localhost:7233",
     }
