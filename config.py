@@ -125,6 +125,8 @@ class Settings(BaseModel):
     Commitline's version. It stands six times in the history of a turn."""
     metrics_address: str = ""
     """Where a worker serves its metrics for Prometheus, as ``host:port``; empty is nowhere."""
+    health_address: str = ""
+    """Where a worker answers ``/live`` and ``/ready``, as ``host:port``; empty is nowhere."""
 
     @property
     def grace(self) -> timedelta:

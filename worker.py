@@ -60,6 +60,7 @@ from .activities.runs.turn import TurnActivities
 from .activities.runs.undo import UndoActivities
 from .config import Settings, check_namespace, connect_temporal, with_core_runtime
 from .errors import CommitlineError
+from .health import WorkerHealth, serving_health, worker_health
 from .ledger import (
     ActionLedger,
     check_schema,
@@ -146,20 +147,31 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
         database_url, size=settings.pool_size, prepared_statements=settings.prepared_statements
     ) as pool:
         ledger = ActionLedger(pool, statement_seconds=settings.statement_seconds)
-        async with app_worker(app, client=client, ledger=ledger, settings=settings):
-            # Not before: until there is something to finish, a signal ends the process.
-            stop_signal = on_stop_signal()
-            log.info(
-                "worker.started",
-                app=app_name,
-                task_queue=settings.task_queue,
-                agents=[agent.name for agent in app.served],
-                tools=[found.name for found in app.tools],
-                pid=os.getpid(),
-            )
-            await stop_signal.wait()
-            log.info("worker.stopping", grace_seconds=settings.grace_seconds)
+        health = worker_health(client, settings.task_queue, pool)
+        async with (
+            serving_health(settings.health_address, health),
+            app_worker(app, client=client, ledger=ledger, settings=settings),
+        ):
+            await _until_stopped(app, app_name, settings, health)
     log.info("worker.stopped")
+
+
+async def _until_stopped(app: App, app_name: str, settings: Settings, health: WorkerHealth) -> None:
+    """Wait for the signal that ends a worker which has started."""
+    # Not before: until there is something to finish, a signal ends the process.
+    stop_signal = on_stop_signal()
+    health.serves()
+    log.info(
+        "worker.started",
+        app=app_name,
+        task_queue=settings.task_queue,
+        agents=[agent.name for agent in app.served],
+        tools=[found.name for found in app.tools],
+        pid=os.getpid(),
+    )
+    await stop_signal.wait()
+    health.drains()
+    log.info("worker.stopping", grace_seconds=settings.grace_seconds)
 
 
 # --- the worker of one app

@@ -207,10 +207,22 @@ async def check_schema(database_url: str) -> int:
         StatementRefused: The role may not read which one it has.
         LedgerUnavailable: The database cannot be reached.
     """
-    known = migrations()
     async with await connect_once(database_url) as connection:
         found = await ledger_schema(connection)
         applied = {} if found is None else await _applied(connection)
+    return fitting_version(applied)
+
+
+def fitting_version(applied: dict[int, str]) -> int:
+    """Return the newest of the migrations that a database has had, if this code can work with it.
+
+    Args:
+        applied: Their names by version.
+
+    Raises:
+        SchemaMismatch: It is older than this code's, or the migrations are others.
+    """
+    known = migrations()
     _check_names(applied, known)
     version, newest = max(applied, default=0), known[-1].version
     if version < newest:
@@ -232,7 +244,7 @@ def _check_names(applied: dict[int, str], known: Sequence[Migration]) -> None:
 
 async def _applied(connection: AsyncConnection[TupleRow]) -> dict[int, str]:
     try:
-        cursor = await connection.execute("select version, name from agent_schema_migrations")
+        cursor = await connection.execute(QUERIES["applied_migrations"])
     except pg.InsufficientPrivilege as err:
         raise StatementRefused(f"Postgres refuses a statement: {err.diag.message_primary}") from err
     return dict(await cursor.fetchall())

@@ -23,6 +23,9 @@ select a.pid, a.usename, a.application_name, a.state,
   join pg_stat_activity a on a.pid = b.pid
  order by a.xact_start nulls last, a.pid;
 
+-- applied_migrations: the migrations that the database has had.
+select version, name from agent_schema_migrations;
+
 -- ledger_schemas: the schema that has the ledger, and whether the role comes to it. Of several, the
 -- one that the search_path leads to.
 select n.nspname as name, current_user as role, current_setting('search_path') as search_path,

@@ -46,6 +46,7 @@ FLOORS = (
     ("activities.runs",),
     ("workflows",),
     ("handles", "integrations"),
+    ("health",),
     ("client", "worker"),
     ("operating",),
     ("examples",),

@@ -1,0 +1,151 @@
+"""A worker process says whether it lives and whether it is ready, as an orchestrator asks it."""
+
+import asyncio
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from commitline.devstack.ports import PortBook
+from commitline.testing.processes import WorkerProcess
+from commitline.testing.proxy import TcpProxy
+from commitline.tests.crash.stage import Scene, until
+
+APP = "services:till"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a worker answered."""
+
+    status: int
+    body: dict[str, Any]
+
+
+class Probe:
+    """Asks a worker as an orchestrator does, with a time-out."""
+
+    def __init__(self, port: int) -> None:
+        self._url = f"http://127.0.0.1:{port}"
+
+    async def get(self, path: str, *, seconds: float = 5) -> Asked | None:
+        """Ask once; None is no answer."""
+        return await asyncio.to_thread(self._get, path, seconds)
+
+    def _get(self, path: str, seconds: float) -> Asked | None:
+        try:
+            with urllib.request.urlopen(self._url + path, timeout=seconds) as answer:
+                return Asked(answer.status, json.load(answer))
+        except urllib.error.HTTPError as err:
+            with err:
+                return Asked(err.code, json.load(err))
+        except OSError:
+            return None
+
+    async def becomes(self, *, ready: bool) -> list[str]:
+        """Wait until the worker is ready, or is not; return why it is not."""
+        last: Asked | None = None
+
+        async def holds() -> bool:
+            nonlocal last
+            last = await self.get("/ready")
+            return last is not None and last.body["ready"] is ready
+
+        await until(holds)
+        assert last is not None
+        assert last.status == (200 if ready else 503)
+        reasons: list[str] = last.body["reasons"]
+        return reasons
+
+
+@asynccontextmanager
+async def serving(scene: Scene, **environment: str) -> AsyncIterator[tuple[WorkerProcess, Probe]]:
+    """Run a worker of the scene, and be able to ask it; it is ready."""
+    port = PortBook(scene.log.parent / "ports").choose({"health": 0})["health"]
+    address = f"127.0.0.1:{port}"
+    with scene.worker(APP, COMMITLINE_HEALTH_ADDRESS=address, **environment) as worker:
+        probe = Probe(port)
+        await probe.becomes(ready=True)
+        yield worker, probe
+
+
+async def test_a_worker_is_ready_while_its_ledger_and_its_temporal_answer(scene: Scene) -> None:
+    url, target = scene.settings.database_url, scene.environment["TEMPORAL_ADDRESS"]
+    host, _, port = target.rpartition(":")
+    with TcpProxy.before(url) as postgres, TcpProxy((host, int(port))) as temporal:
+        ways = {
+            "COMMITLINE_DATABASE_URL": postgres.url(url),
+            "TEMPORAL_ADDRESS": f"127.0.0.1:{temporal.port}",
+        }
+        async with serving(scene, **ways) as (_, probe):
+            postgres.cut()
+            without_postgres = await probe.becomes(ready=False)
+            live = await probe.get("/live")
+            postgres.restore()
+            await probe.becomes(ready=True)
+            temporal.cut()
+            without_temporal = await probe.becomes(ready=False)
+            temporal.restore()
+            await probe.becomes(ready=True)
+
+    assert without_postgres == ["ledger: LedgerUnavailable [CL206]"]
+    assert live == Asked(200, {"live": True})
+    assert without_temporal[0].startswith("polls: ")
+    told = [json.loads(line) for line in scene.log.read_text().splitlines()]
+    changes = [one["event"] for one in told if one["event"] in ("worker.ready", "worker.not_ready")]
+    assert [one for one in changes if one == "worker.not_ready"][1:] == ["worker.not_ready"] * 2
+
+
+async def test_a_worker_is_not_ready_for_a_schema_that_does_not_fit(scene: Scene) -> None:
+    async with (
+        serving(scene) as (_, probe),
+        await psycopg.AsyncConnection.connect(scene.settings.database_url) as owner,
+    ):
+        await owner.execute("delete from agent_schema_migrations")
+        await owner.commit()
+        reasons = await probe.becomes(ready=False)
+
+    assert reasons == ["ledger: SchemaMismatch [CL207]"]
+
+
+async def test_a_worker_that_stands_still_does_not_say_that_it_lives(scene: Scene) -> None:
+    async with serving(scene) as (worker, probe):
+        assert worker.process is not None
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        frozen = await probe.get("/live", seconds=1)
+        os.kill(worker.process.pid, signal.SIGCONT)
+        await probe.becomes(ready=True)
+
+    assert frozen is None
+
+
+async def test_a_worker_that_finishes_what_it_has_begun_lives_and_is_not_ready(
+    scene: Scene,
+) -> None:
+    async def charged() -> bool:
+        return await asyncio.to_thread(scene.provider.effects, "charge:4821") == 1
+
+    scene.hold.touch()
+    await scene.start()
+    async with serving(scene) as (worker, probe):
+        await until(charged)
+        assert worker.process is not None
+        worker.process.terminate()
+        reasons = await probe.becomes(ready=False)
+        live = await probe.get("/live")
+        unknown = await probe.get("/metrics")
+        scene.hold.unlink()
+        status = await asyncio.to_thread(worker.process.wait, 60)
+
+    assert "worker: finishes what it has begun" in reasons[0]
+    assert live == Asked(200, {"live": True})
+    assert unknown is not None
+    assert unknown.status == 404
+    assert status == 0
