@@ -134,6 +134,12 @@ def test_ports_are_published_to_this_machine_only(name: str) -> None:
         assert port.startswith("127.0.0.1:")
 
 
+def test_the_worker_is_asked_where_it_answers() -> None:
+    address = SERVICES["worker"]["environment"]["COMMITLINE_HEALTH_ADDRESS"]
+
+    assert f'"http://{address}/ready"' in SERVICES["worker"]["healthcheck"]["test"][-1]
+
+
 def test_the_worker_may_use_its_whole_grace_period() -> None:
     assert SERVICES["worker"]["stop_grace_period"] == "40s"
 
