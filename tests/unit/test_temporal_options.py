@@ -47,6 +47,6 @@ async def test_what_the_code_gives_wins_over_the_environment(
 def test_a_runtime_of_the_code_stays_and_takes_no_address_for_metrics() -> None:
     runtime = Runtime(telemetry=TelemetryConfig())
 
-    assert config.with_core_runtime({"runtime": runtime})["runtime"] is runtime
+    assert config.with_core_runtime({"runtime": runtime}).get("runtime") is runtime
     with pytest.raises(ConfigurationError, match="COMMITLINE_METRICS_ADDRESS"):
         config.with_core_runtime({"runtime": runtime}, "127.0.0.1:9464")
