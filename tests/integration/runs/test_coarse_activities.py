@@ -20,15 +20,12 @@ from commitline import Effect
 from commitline.errors import DefinitionError, NoCurrentCall
 from commitline.integrations import LedgerPlugin, act, effect, guarded, told_by
 from commitline.ledger import Action, ActionLedger, ledger_pool
-from commitline.testing.proxy import TcpProxy
 
 from .bench import Bench, fresh_id
 from .test_refused_writes import refuse
 
 CALLS: Counter[str] = Counter()
 KEYS: list[str] = []
-CUT: list[TcpProxy] = []
-"""What stands before the ledger."""
 
 
 @effect(Effect.IDEMPOTENT)
@@ -101,17 +98,12 @@ async def _blocking() -> str:
     return str(guarded(stamp)("4821"))
 
 
-async def _cut_off() -> str:
-    """Make a call while the ledger is away; it is back at the next attempt."""
-    if activity.info().attempt == 1:
-        CUT[-1].cut()
-    else:
-        CUT[-1].restore()
+async def _one() -> str:
     return str(await act(charge, "4821"))
 
 
 SEGMENTS = {
-    "cut off": _cut_off,
+    "one": _one,
     "two": _two_and_a_failure,
     "swallow": _swallow,
     "threads": _from_threads,
@@ -141,8 +133,8 @@ def _nothing_called() -> None:
 
 
 @asynccontextmanager
-async def serving(bench: Bench, url: str) -> AsyncIterator[ActionLedger]:
-    plugin = LedgerPlugin(url, coarse=["seg*"])
+async def serving(bench: Bench) -> AsyncIterator[ActionLedger]:
+    plugin = LedgerPlugin(bench.settings.database_url, coarse=["seg*"])
     client = await Client.connect(
         bench.temporal.service_client.config.target_host, plugins=[plugin]
     )
@@ -159,9 +151,9 @@ async def serving(bench: Bench, url: str) -> AsyncIterator[ActionLedger]:
         yield ActionLedger(pool, statement_seconds=bench.settings.statement_seconds)
 
 
-async def ran(bench: Bench, which: str, url: str = "") -> tuple[Any, list[Action]]:
-    """Run a segment, with the ledger at a URL; return its result and its rows."""
-    async with serving(bench, url or bench.settings.database_url) as ledger:
+async def ran(bench: Bench, which: str) -> tuple[Any, list[Action]]:
+    """Run a segment; return its result and its rows."""
+    async with serving(bench) as ledger:
         result = await bench.temporal.execute_workflow(
             OneSegment.run,
             which,
@@ -193,15 +185,10 @@ async def test_a_call_that_is_tried_again_ends_the_attempt_whatever_the_activity
     assert [(one.position, one.state) for one in actions] == [("segment#0.flaky#0", "ok")]
 
 
-async def test_a_call_that_the_ledger_does_not_take_now_is_tried_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Postgres is away at first, and refuses a write then."""
-    monkeypatch.setenv("COMMITLINE_STATEMENT_SECONDS", "1")
+async def test_a_call_whose_row_is_refused_for_now_is_tried_again(bench: Bench) -> None:
     await refuse(bench, "tg_op = 'INSERT'", times=1)
-    with TcpProxy.before(bench.settings.database_url) as proxy:
-        CUT.append(proxy)
-        result, actions = await ran(bench, "cut off", proxy.url(bench.settings.database_url))
+
+    result, actions = await ran(bench, "one")
 
     assert result == "receipt of 4821"
     assert CALLS == {"4821": 1}
