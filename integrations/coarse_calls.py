@@ -61,7 +61,7 @@ def act(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine
             name, ``OutcomeUnknown`` where it may have happened; `told_by` returns what a model may
             read of it. Or this attempt at the activity ends, and another one goes on.
         NoCurrentCall: No worker with the plugin runs it as a coarse activity.
-        DefinitionError: The function cannot be guarded.
+        DefinitionError: The function cannot be guarded, or what its rule names cannot undo a call.
     """
     tool = ActedTool(_name_of(function), function, rule_of(function))
     if args:
@@ -175,6 +175,7 @@ async def _call(
                 f"a person has to approve {tool.name!r}, and nobody is asked inside an activity"
             )
             return ActReplies().refused(ApprovalMissing(f"{reason}: nothing was called"), "")
+        here.rules.check_compensator(tool.name, rule, tool.signature.parameters)
         try:
             call = ToolCall(activity.info().activity_type, tool.name, arrived.requested, rule)
         except InvalidArguments as err:

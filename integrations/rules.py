@@ -142,8 +142,9 @@ class Rules:
 
     @property
     def compensates(self) -> bool:
-        """Whether one of its rules names what undoes a call."""
-        return any(one.compensate is not None for one in self._every_rule())
+        """Whether one of its rules names what undoes a call, or a call of `act` may have one."""
+        acted = bool(self._coarse and self.callable_tools)
+        return acted or any(one.compensate is not None for one in self._every_rule())
 
     def _every_rule(self) -> Iterator[EffectRule]:
         yield from self._own.values()
@@ -208,24 +209,37 @@ class Rules:
             self._check_compensators()
 
     def _check_compensators(self) -> None:
-        """Refuse what cannot undo.
+        """Refuse what cannot undo; see `check_compensator`."""
+        for tool, function in self._functions.items():
+            rule = self._own[tool]
+            self.check_compensator(tool, rule, inspect.signature(function).parameters)
+        for rule in self._every_rule():
+            self.check_compensator("a call", rule, None)
+
+    def check_compensator(
+        self, tool: str, rule: EffectRule, parameters: Collection[str] | None
+    ) -> None:
+        """Refuse a rule whose calls could not be undone as it says.
+
+        Args:
+            tool: Whose rule it is.
+            rule: The rule.
+            parameters: Of the tool; None where they are not known.
 
         Raises:
             DefinitionError: No activity of this worker, a READ, or one with another parameter.
         """
-        for rule in self._every_rule():
-            name = rule.compensate
-            if name is not None and name not in self.callable_tools:
-                raise DefinitionError(f"{name!r} is to undo a call, and is no activity with effect")
-        for tool, function in self._functions.items():
-            if (name := self._own[tool].compensate) is not None:
-                given = {*inspect.signature(function).parameters, RESULT}
-                needed = inspect.signature(self._functions[name]).parameters.values()
-                for one in needed:
-                    if one.name not in given and one.default is one.empty:
-                        raise DefinitionError(
-                            f"{name!r} undoes {tool!r}, which does not have its {one.name!r}"
-                        )
+        name = rule.compensate
+        if name is None:
+            return
+        if name not in self.callable_tools:
+            raise DefinitionError(f"{name!r} is to undo {tool!r}, and is no activity with effect")
+        needed = inspect.signature(self._functions[name]).parameters.values()
+        for one in needed if parameters is not None else ():
+            if one.name not in (*(parameters or ()), RESULT) and one.default is one.empty:
+                raise DefinitionError(
+                    f"{name!r} undoes {tool!r}, which does not have its {one.name!r}"
+                )
 
     def _needs_no_rule(self, name: str) -> bool:
         """Whether its calls say their rules themselves, or it is a framework's own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import commitline
 from commitline import AgentClient, ToolRefused
 from commitline.errors import DefinitionError
-from commitline.integrations import LedgerPlugin, effect
+from commitline.integrations import LedgerPlugin, act, effect
 from commitline.integrations.rules import Rules
 from commitline.ledger import ActionLedger, Effect, Outcome
 
@@ -62,6 +62,33 @@ async def ship(order_id: str) -> str:
     raise RuntimeError("half way through")
 
 
+@effect(Effect.IDEMPOTENT, compensate=refund)
+async def book(order_id: str, seats: int = 1) -> Receipt:
+    CALLED.append(("book", order_id, seats))
+    return Receipt(f"ticket-{order_id}")
+
+
+@effect(Effect.AT_MOST_ONCE, compensate=unship)
+async def reserve(order_id: str) -> str:
+    CALLED.append(("reserve", order_id))
+    raise RuntimeError("half way through")
+
+
+@effect(Effect.IDEMPOTENT, compensate="nobody")
+async def promise(order_id: str) -> str:
+    CALLED.append(("promise", order_id))
+    return "promised"
+
+
+@activity.defn
+async def segment(order_id: str) -> None:
+    """Make calls of its own, the last of which nothing could undo."""
+    await act(book, order_id)
+    with suppress(ApplicationError):
+        await act(reserve, order_id)
+    await act(promise, order_id)
+
+
 @workflow.defn
 class Clerk:
     @workflow.run
@@ -88,13 +115,13 @@ class Shop:
     async def serving(self) -> AsyncIterator[ActionLedger]:
         theirs = await Client.connect(
             self.bench.temporal.service_client.config.target_host,
-            plugins=[LedgerPlugin(self.bench.settings.database_url)],
+            plugins=[LedgerPlugin(self.bench.settings.database_url, coarse=["segment"])],
         )
         async with Worker(
             theirs,
             task_queue=self.bench.settings.task_queue,
             workflows=[Clerk],
-            activities=[charge, refund, ship, unship],
+            activities=[charge, refund, ship, unship, segment],
             workflow_runner=UnsandboxedWorkflowRunner(),
         ):
             yield await self.client.ledger()
@@ -134,6 +161,35 @@ async def test_what_a_run_did_is_undone_once_with_its_arguments_and_its_result(
         ("charge#0", "charge", '["4821",4900]', "ok"),
         ("undo-charge#0", "refund", '["4821",{"id":"receipt-4821"},"sorry"]', "ok"),
     ]
+
+
+async def test_calls_inside_one_activity_are_undone_as_others_are(shop: Shop) -> None:
+    async def undone() -> bool:
+        return ("unship", "4821") in CALLED
+
+    async with shop.serving() as ledger:
+        handle = await shop.failed("segment")
+        with pytest.raises(WorkflowFailureError) as failed:
+            await handle.result()
+        run = shop.client.run(handle.id)
+        report = await run.undo()
+        (unknown,) = [one for one in await run.actions() if one.state == "unknown"]
+        await ledger.settle(unknown.key, Outcome.ok('"reserved"'), by="ada")
+        await eventually(undone)
+
+    assert isinstance(failed.value.cause, ActivityError)
+    assert "'nobody' is to undo 'promise'" in str(failed.value.cause.cause)
+    assert report.state == "partly compensated"
+    assert [(one.tool, one.fate) for one in report.actions] == [
+        ("reserve", "unknown"),
+        ("book", "undone"),
+    ]
+    assert [
+        ("book", "4821", 1),
+        ("reserve", "4821"),
+        ("refund", "4821", Receipt("ticket-4821"), "sorry", "order-4821-refund"),
+        ("unship", "4821"),
+    ] == CALLED
 
 
 async def test_an_undo_that_is_declined_stands_and_is_made_when_it_is_ordered_again(
@@ -193,7 +249,15 @@ def test_what_cannot_undo_is_refused() -> None:
 
     with pytest.raises(DefinitionError, match="'take_back' undoes 'send', which does not have"):
         Rules({}).add([take_back, send])
-    with pytest.raises(DefinitionError, match="'take_back' is to undo a call, and is no activity"):
+    with pytest.raises(DefinitionError, match="'take_back' is to undo 'send', and is no activity"):
         Rules({}).add([send])
+    rules = Rules({})
+    rules.add([refund, unship])
+    rules.check_compensator("book", effect(Effect.AT_MOST_ONCE, compensate=refund), ["order_id"])
+    for compensator, parameters in (("nobody", ["order_id"]), ("unship", ["parcel"])):
+        with pytest.raises(DefinitionError, match=compensator):
+            rules.check_compensator(
+                "book", effect(Effect.AT_MOST_ONCE, compensate=compensator), parameters
+            )
     with pytest.raises(DefinitionError, match="nothing to undo"):
         effect(Effect.READ, compensate="refund")
