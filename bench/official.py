@@ -1,4 +1,4 @@
-"""The other side of two benches: an agent in the official OpenAI Agents integration for Temporal.
+"""The other side of three benches: an agent in the official OpenAI Agents integration for Temporal.
 
 It is what that integration's documentation shows: the OpenAI Agents SDK's `Runner` in a
 workflow, with tools made of activities; a plugin, for client and worker, makes an activity of
@@ -119,14 +119,16 @@ class Scripted:
 
 
 @asynccontextmanager
-async def with_official(address: str, script: Script, *, queue: str = QUEUE) -> AsyncIterator[Run]:
-    """Serve the agent while the body runs."""
+async def with_official(
+    address: str, script: Script, *, queue: str = QUEUE, more: Sequence[Any] = ()
+) -> AsyncIterator[Run]:
+    """Serve the agent while the body runs, with more plugins on its client."""
     _scripts[queue] = script
     plugin = integration.OpenAIAgentsPlugin(
         model_params=integration.ModelActivityParameters(start_to_close_timeout=TIMEOUT),
         model_provider=Scripted(script),
     )
-    client = await Client.connect(address, plugins=[plugin])
+    client = await Client.connect(address, plugins=[plugin, *more])
     worker = Worker(
         client,
         task_queue=queue,

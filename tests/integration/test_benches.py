@@ -24,6 +24,7 @@ TINY: dict[str, tuple[list[str], str]] = {
     "turns": (["--rounds", "1", "--small"], "ratio"),
     "history": (["--turns", "1", "2"], "history_bytes"),
     "recovery": (["--runs", "1"], "recovery_seconds"),
+    "integrations": (["--rounds", "1", "--calls", "2"], "ratio"),
     "scale": (["--actions", "10000"], "queries"),
 }
 """The arguments that make a bench short, and a name of what it finds."""
