@@ -43,7 +43,6 @@ from .activities.runner.tool_runner import ToolRunner
 from .activities.runs.action_state import action_state_activity
 from .activities.runs.approvals import ApprovalActivities
 from .activities.runs.due_actions import DueActions
-from .activities.runs.gauges import Gauges
 from .activities.runs.gone_runs import GoneRuns
 from .activities.runs.intent_check import IntentCheck
 from .activities.runs.left_runs import LeftRuns
@@ -51,7 +50,7 @@ from .activities.runs.left_undos import LeftUndos
 from .activities.runs.outcomes import OutcomeActivities
 from .activities.runs.plan import PlanActivities
 from .activities.runs.questions import QuestionActivities
-from .activities.runs.relay_triggers import keep_schedule, scan_when_notified
+from .activities.runs.relay_triggers import relaying
 from .activities.runs.run import RunActivities
 from .activities.runs.served import unserved_tool
 from .activities.runs.settlement import SettlementActivities
@@ -195,9 +194,10 @@ async def app_worker(
         settings: Task queue, heartbeat, grace period, concurrency.
         max_cached_workflows: 0 rebuilds every workflow on every task (for tests).
     """
-    async with _running(app, settings) as runner, AsyncExitStack() as stack:
+    async with _running(app, settings) as runner:
         guarded = _guarded(app, runner)
         due_actions = DueActions(app, ledger, client, task_queue=settings.task_queue)
+        gone_runs = _gone_runs(app, ledger, client, settings)
         worker = Worker(
             client,
             task_queue=settings.task_queue,
@@ -205,7 +205,8 @@ async def app_worker(
             activities=[
                 *_run_activities(app, ledger, settings),
                 *due_actions.all,
-                *_relay_activities(app, ledger, client, settings),
+                *gone_runs.all,
+                *_settlements(app, ledger, client, settings).all,
                 *_tool_activities(app, ledger, runner),
             ],
             interceptors=[
@@ -220,13 +221,11 @@ async def app_worker(
             graceful_shutdown_timeout=settings.grace,
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         )
-        stack.enter_context(reporting_to(_metrics(app, client, guarded, settings)))
-        async with worker:
-            if settings.relay_seconds:
-                await keep_schedule(client, settings)
-                scan = scan_when_notified(due_actions, Gauges(ledger), settings)
-                stack.push_async_callback(_cancel, asyncio.create_task(scan))
-            yield worker
+        metrics = reporting_to(_metrics(app, client, guarded, settings))
+        looking = relaying(due_actions, gone_runs, ledger, settings, namespace=client.namespace)
+        with metrics:
+            async with worker, looking:
+                yield worker
 
 
 def _metrics(
@@ -247,11 +246,10 @@ def _guarded(app: App, runner: ToolRunner) -> dict[str, Guarded]:
     return {found.name: GuardedTool(found, runner) for found in tools}
 
 
-def _relay_activities(
+def _settlements(
     app: App, ledger: ActionLedger, client: Client, settings: Settings
-) -> list[Callable[..., Any]]:
-    """Return the activities of the relay's workflows, besides those that look for due actions."""
-    settlements = SettlementActivities(
+) -> SettlementActivities:
+    return SettlementActivities(
         app,
         ledger,
         client,
@@ -259,9 +257,12 @@ def _relay_activities(
         heartbeat_seconds=settings.heartbeat_seconds,
         intents=IntentCheck(app, ledger),
     )
+
+
+def _gone_runs(app: App, ledger: ActionLedger, client: Client, settings: Settings) -> GoneRuns:
     left = LeftRuns(app, ledger, client, task_queue=settings.task_queue)
     undos = LeftUndos(app, ledger, client, task_queue=settings.task_queue)
-    return [*settlements.all, *GoneRuns(ledger, client, left, undos).all]
+    return GoneRuns(ledger, client, left, undos)
 
 
 def _tool_activities(
@@ -329,8 +330,3 @@ async def _call_on_stop(runner: ToolRunner, hook: Hook, seconds: float) -> None:
     if not isinstance(end.how, Returned):
         error = type(end.how.error).__name__ if isinstance(end.how, Raised) else "no end"
         log.error("worker.stop_hook_failed", error=error)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait([task])

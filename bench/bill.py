@@ -3,7 +3,7 @@
 As https://docs.temporal.io/cloud/actions says (read in November 2026). An execution that starts or
 goes on as a new one; each attempt of an activity; all local activities of one workflow task
 together; timers, signals, updates, upserts; two for a child workflow. What leaves no event is not
-counted here: heartbeats, queries, updates that were refused, and the schedule of the relay.
+counted here: heartbeats, queries, and updates that were refused.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def show_relay(
 ) -> None:
     """Show what the relay has to do, and the runs that ended without closing themselves.
 
-    The workers keep its schedule. It looks for actions that no run carries on, and for runs that
-    were terminated or timed out.
+    Every worker is a relay. It looks for actions that no run carries on, and for runs that were
+    terminated or timed out.
     """
     from ..operating import console, relay
     from ..operating.command_client import open_client
@@ -54,8 +54,8 @@ def run_relay(json: AsJson = False) -> None:
         async with await open_client() as client:
             return await relay.trigger(client)
 
-    schedule = wait_for(work())
+    workflow_id = wait_for(work())
     if json:
-        return console.print_data({"schedule": schedule})
-    print(f"{schedule}: started")
+        return console.print_data({"workflow_id": workflow_id})
+    print(f"{workflow_id}: started")
     return None

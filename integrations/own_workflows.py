@@ -6,9 +6,8 @@ call. All of that is made when it is called: by then the worker runs, and its le
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,12 +25,11 @@ from ..activities.contract.relay import (
 )
 from ..activities.contract.undo import BEGIN_UNDO, FINISH_UNDO, PLAN_UNDO
 from ..activities.runs.due_actions import DueActions
-from ..activities.runs.gauges import Gauges
 from ..activities.runs.gone_runs import GoneRuns
 from ..activities.runs.left_runs import LeftRuns
 from ..activities.runs.left_undos import LeftUndos
 from ..activities.runs.outcomes import OutcomeActivities
-from ..activities.runs.relay_triggers import keep_schedule, scan_when_notified
+from ..activities.runs.relay_triggers import relaying
 from ..activities.runs.settlement import SettlementActivities
 from ..activities.runs.undo import UndoActivities
 from ..config import Settings
@@ -83,21 +81,13 @@ class OwnWorkflows:
         with_request = [self._with_request(name) for name in _WITH_REQUEST]
         return [*with_request, *(self._without(name) for name in _WITHOUT)]
 
-    @asynccontextmanager
-    async def relaying(self, client: Client, task_queue: str) -> AsyncIterator[None]:
-        """Keep the relay's schedule, and look for what is due, while the body runs."""
-        if not (self._settings.relay_seconds and self._rules.compensates):
-            yield
-            return
+    def relaying(self, client: Client, task_queue: str) -> AbstractAsyncContextManager[None]:
+        """Look for what is due, and for runs that are lost, while the body runs."""
+        if not self._rules.compensates:
+            return nullcontext()
         settings = self._settings.model_copy(update={"task_queue": task_queue})
-        await keep_schedule(client, settings)
-        due, gauges = self._due_actions(client, task_queue), Gauges(self._ledger())
-        scanning = asyncio.create_task(scan_when_notified(due, gauges, settings))
-        try:
-            yield
-        finally:
-            scanning.cancel()
-            await asyncio.wait([scanning])
+        due, gone = self._due_actions(client, task_queue), self._gone_runs(client, task_queue)
+        return relaying(due, gone, self._ledger(), settings, namespace=client.namespace)
 
     def _with_request(self, name: str) -> Callable[..., Any]:
         @activity.defn(name=name)
@@ -128,19 +118,23 @@ class OwnWorkflows:
             bare=True,
         )
         undoes = UndoActivities(tools, ledger.undo, heartbeat_seconds=beat, bare=True)
-        left = LeftRuns(tools, ledger, client, task_queue=queue)
-        undos = LeftUndos(tools, ledger, client, task_queue=queue)
         every = [
             *settles.all,
             *undoes.all,
             *OutcomeActivities(ledger).all,
-            *GoneRuns(ledger, client, left, undos).all,
+            *self._gone_runs(client, queue).all,
             *self._due_actions(client, queue).all,
         ]
         return {_name_of(one): one for one in every}
 
     def _due_actions(self, client: Client, task_queue: str) -> DueActions:
         return DueActions(self._tools(), self._ledger(), client, task_queue=task_queue)
+
+    def _gone_runs(self, client: Client, task_queue: str) -> GoneRuns:
+        ledger, tools = self._ledger(), self._tools()
+        left = LeftRuns(tools, ledger, client, task_queue=task_queue)
+        undos = LeftUndos(tools, ledger, client, task_queue=task_queue)
+        return GoneRuns(ledger, client, left, undos)
 
     def _tools(self) -> OwnTools:
         """Return the activities; here nothing of them is called."""

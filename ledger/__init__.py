@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .run_records import Run
     from .runs import RunLedger
     from .sub_runs import SubRunLedger
+    from .sweeps import Sweep, SweepLedger
     from .thread_records import (
         Committed,
         Conversation,
@@ -85,6 +86,8 @@ __all__ = [
     "RunLedger",
     "StoredMessage",
     "SubRunLedger",
+    "Sweep",
+    "SweepLedger",
     "Thread",
     "ThreadLedger",
     "Turn",
@@ -136,6 +139,8 @@ _HOMES = {
     "RunLedger": ".runs",
     "StoredMessage": ".thread_records",
     "SubRunLedger": ".sub_runs",
+    "Sweep": ".sweeps",
+    "SweepLedger": ".sweeps",
     "Thread": ".thread_records",
     "ThreadLedger": ".threads",
     "Turn": ".thread_records",

@@ -19,7 +19,8 @@ from .outcome import call_off, give_up, lock_with_domain_key
 from .relay_rules import LostRun, QueuedAction, RelayEntry, check_reopens
 from .row_factory import read
 from .run_records import Run
-from .statements import Connection, LedgerCalls, execute, fetch, fetch_one
+from .statements import Connection, LedgerCalls, execute, fetch, fetch_one, fetch_row
+from .sweeps import SweepLedger
 from .transaction import transaction
 
 _TAKEN_FOR: Final = timedelta(seconds=15)
@@ -32,6 +33,11 @@ _MOST: Final = timedelta(hours=1)
 
 class RelayLedger(LedgerCalls):
     """The relay's queue over an open psycopg pool (see `ledger_pool`)."""
+
+    @property
+    def sweeps(self) -> SweepLedger:
+        """When it looked for runs that are lost, over the same pool."""
+        return SweepLedger(self._pool, statement_seconds=self._seconds)
 
     async def take_due(
         self, tools: Sequence[str], *, limit: int, namespace: str = ""
@@ -66,18 +72,40 @@ class RelayLedger(LedgerCalls):
         row = await self._fetch_row("get_relay_entry", key=key)
         return None if row is None else (read(RelayEntry, row), bool(row["first_in_order"]))
 
-    async def dequeue_if_settled(self, key: ActionKey) -> None:
-        """Take an action that has an end out of the queue, or keep it for a person.
+    async def dequeue_if_settled(self, key: ActionKey, *, shown: bool = False) -> bool:
+        """Take an action that has an end out of the queue; return whether it waits for a person.
 
-        Safe to repeat.
+        Then it is kept in the queue, and not due. Safe to repeat.
+
+        Args:
+            key: The action.
+            shown: Whether a workflow goes on to show that it waits. When the action has an end, its
+                entry is due once more, so that a relay has that workflow look again.
         """
 
-        async def work(connection: Connection) -> None:
+        async def work(connection: Connection) -> bool:
             async with transaction(connection):
                 await execute(connection, "lock_action", key=key)
-                await execute(connection, "dequeue_if_settled", key=key)
+                row = await fetch_row(connection, "dequeue_if_settled", key=key, shown=shown)
+                return row is not None and bool(row["parked"])
 
-        await self._call(work)
+        return await self._call(work)
+
+    async def show_no_more(self, key: ActionKey) -> None:
+        """Note that the workflow of an action is at work again. Safe to repeat."""
+        await self._execute("show_no_more", key=key)
+
+    async def queue_parked(self, *, most: int, namespace: str = "") -> Sequence[ActionKey]:
+        """Queue what waits for a person though its run has ended, so that a workflow shows it.
+
+        Returns what was queued. Safe to repeat.
+
+        Args:
+            most: How many such workflows there are at a time.
+            namespace: Of the runs' workflows; a run that names none belongs to every namespace.
+        """
+        rows = await self._fetch_rows("queue_parked", most=most, namespace=namespace)
+        return [ActionKey(row["key"]) for row in rows]
 
     async def define(
         self, key: ActionKey, *, effect: Effect, key_ttl: timedelta | None, compensator: str | None
@@ -137,7 +165,7 @@ class RelayLedger(LedgerCalls):
             async with transaction(connection):
                 await execute(connection, "park_unsettled", key=key, reason=storable(reason))
                 await execute(connection, "leave_undo_to_person", key=key)
-                await execute(connection, "dequeue_if_settled", key=key)
+                await execute(connection, "dequeue_if_settled", key=key, shown=False)
 
         await self._call(work)
 

@@ -39,6 +39,8 @@ class RelayEntry:
     """When it may be begun; None where it waits for a person."""
     starts: int
     """How often a relay has begun with it."""
+    shown: bool
+    """A workflow may be open that shows that it waits for a person."""
     created_at: datetime
     """When it was queued."""
 
@@ -62,7 +64,7 @@ class QueuedAction(RelayEntry):
     def overdue(self) -> bool:
         """Whether it was due long ago, and no worker has taken it: none serves its tool."""
         late = self.due_at is not None and self.now - self.due_at > _OVERDUE
-        return late and self.behind is None
+        return late and self.behind is None and self.parked_reason is None
 
 
 @dataclass(frozen=True)

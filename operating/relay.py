@@ -1,4 +1,4 @@
-"""The relay, for an operator: what it has to do, when it looks, and having it look now."""
+"""The relay, for an operator: what it has to do, when it looked, and having it look now."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from temporalio.client import Client, WorkflowExecution
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.common import WorkflowIDConflictPolicy
 
-from ..activities.contract.relay import SETTLE_ACTION
+from ..activities.contract.relay import RELAY, SETTLE_ACTION
 from ..activities.contract.undo import UNDO_RUN
 from ..activities.runs.left_workflows import is_polled
-from ..activities.runs.relay_triggers import schedule_id
+from ..activities.runs.relay_triggers import relay_workflow
 from ..client import AgentClient
 from ..errors import ConfigurationError
 from ..ledger import LostRun, QueuedAction
@@ -31,6 +31,8 @@ _WHY: Final = {
 
 _LOOKED_AT: Final = 1_000
 """How many running workflows are looked at, the newest, to find those that no worker takes up."""
+_LONGEST_LOOK: Final = timedelta(minutes=10)
+"""The time-out of a look that a person asked for: one that no worker takes up ends by it."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +51,14 @@ class LeftQueue:
 
 @dataclass(frozen=True)
 class RelayReport:
-    """What the relay has to do, and when it looks."""
+    """What the relay has to do, and when it looked last."""
 
-    schedule: str
-    """The id of its schedule in Temporal."""
-    state: Literal["on", "paused", "missing"]
-    """``missing``: no worker of this task queue has run with a relay yet."""
+    task_queue: str
+    """Whose workers take turns."""
+    state: Literal["on", "away", "missing"]
+    """``away``: no worker polls the task queue. ``missing``: none has looked yet."""
     last: datetime | None
-    """When it looked last, if it has."""
-    next: datetime | None
-    """When it looks next."""
+    """When they looked last for runs that are lost, if they have."""
     waiting: Sequence[QueuedAction]
     """The actions in its queue, and those that it left to a person."""
     gone: Sequence[LostRun]
@@ -69,23 +69,20 @@ class RelayReport:
 
 async def report(client: AgentClient, *, limit: int) -> RelayReport:
     """Return what the relay has to do. Safe to repeat; it only reads."""
-    named = schedule_id(client.task_queue)
+    queue, temporal = client.task_queue, client.temporal
     ledger = await client.ledger()
-    waiting = await ledger.relay.list(limit=limit)
-    gone = await ledger.relay.list_lost(limit=limit)
-    left = await _left_queues(client.temporal)
-    try:
-        described = await client.temporal.get_schedule_handle(named).describe()
-    except RPCError as err:
-        if err.status is not RPCStatusCode.NOT_FOUND:
-            raise
-        return RelayReport(named, "missing", None, None, waiting, gone, left)
-    info = described.info
-    last = max((one.started_at for one in info.recent_actions), default=None)
-    following = min(info.next_action_times, default=None)
-    paused = described.schedule.state.paused
-    state: Literal["on", "paused"] = "paused" if paused else "on"
-    return RelayReport(named, state, last, following, waiting, gone, left)
+    sweep = await ledger.relay.sweeps.last(namespace=temporal.namespace, task_queue=queue)
+    state: Literal["on", "away", "missing"] = "missing"
+    if sweep is not None:
+        state = "on" if await is_polled(temporal, queue) else "away"
+    return RelayReport(
+        queue,
+        state,
+        None if sweep is None else sweep.began_at,
+        await ledger.relay.list(limit=limit),
+        await ledger.relay.list_lost(limit=limit),
+        await _left_queues(temporal),
+    )
 
 
 async def _left_queues(temporal: Client) -> Sequence[LeftQueue]:
@@ -108,33 +105,38 @@ def _left_queue(task_queue: str, found: Sequence[WorkflowExecution]) -> LeftQueu
 
 
 async def trigger(client: AgentClient) -> str:
-    """Have the relay look now; return its schedule's id. Safe to repeat.
+    """Have a worker look now; return the id of the workflow that does.
+
+    Safe to repeat: one such workflow is at work at a time.
 
     Raises:
-        ConfigurationError: No worker of this task queue has run with a relay yet.
+        ConfigurationError: No worker of this task queue has looked yet.
     """
-    named = schedule_id(client.task_queue)
-    try:
-        await client.temporal.get_schedule_handle(named).trigger()
-    except RPCError as err:
-        if err.status is RPCStatusCode.NOT_FOUND:
-            raise ConfigurationError(
-                f"no schedule {named!r}: a worker makes it, unless COMMITLINE_RELAY_SECONDS is 0"
-            ) from err
-        raise
-    return named
+    queue, sweeps = client.task_queue, (await client.ledger()).relay.sweeps
+    if await sweeps.last(namespace=client.temporal.namespace, task_queue=queue) is None:
+        raise ConfigurationError(
+            f"no worker of the task queue {queue!r} has looked yet: start one, "
+            "and not with COMMITLINE_RELAY_SECONDS=0"
+        )
+    started = await client.temporal.start_workflow(
+        RELAY,
+        id=relay_workflow(queue),
+        task_queue=queue,
+        execution_timeout=_LONGEST_LOOK,
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+    )
+    return started.id
 
 
 def print_report(found: RelayReport) -> None:
     """Print what the relay has to do, and the runs that ended without closing themselves."""
     now = datetime.now(tz=UTC)
-    schedule = {
-        "missing": "No relay: a worker makes its schedule, unless COMMITLINE_RELAY_SECONDS is 0.",
-        "paused": f"The schedule {found.schedule} is paused: nothing is looked for.",
-        "on": f"Looks by the schedule {found.schedule}"
-        + (f"; last {age(now - found.last)} ago" if found.last else ""),
-    }[found.state]
-    ERR.print(schedule, style="dim" if found.state == "on" else "yellow", markup=False)
+    ERR.print(
+        _looks(found, now),
+        style="dim" if found.state == "on" else "yellow",
+        markup=False,
+        soft_wrap=True,
+    )
     if found.waiting:
         _queue(found.waiting).print(OUT)
         _say_what_to_do(found.waiting)
@@ -146,6 +148,17 @@ def print_report(found: RelayReport) -> None:
     if not found.waiting and not found.gone and not any(one.moving for one in found.left):
         ERR.print("The relay has nothing to do.")
         ERR.print("What waits for a person: commitline actions list --parked", style="dim")
+
+
+def _looks(found: RelayReport, now: datetime) -> str:
+    """Say who looks, and when that was last."""
+    workers = f"the workers of {one_line(found.task_queue, limit=200)}"
+    if found.last is None:
+        return f"No relay: {workers} have not looked yet. COMMITLINE_RELAY_SECONDS=0 is a reason."
+    last = f"they looked last {age(now - found.last)} ago"
+    if found.state == "away":
+        return f"No relay: none of {workers} runs; {last}. Start a worker: nothing else looks."
+    return f"The relay is {workers}; {last}."
 
 
 def _told(left: LeftQueue) -> str:
@@ -205,8 +218,8 @@ def _queue(waiting: Sequence[QueuedAction]) -> Listing:
     for one in waiting:
         due = one.due_at
         left = None if due is None else due - one.now
-        when = "waits for a person" if left is None else "now"
-        if left is not None and left > timedelta():
+        when = "waits for a person" if left is None or one.parked_reason else "now"
+        if when == "now" and left is not None and left > timedelta():
             when = f"in {age(left)}"
         if one.overdue:
             when = "now; nobody takes it"

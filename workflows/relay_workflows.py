@@ -1,13 +1,15 @@
 """The relay's workflows: `SettleAction` settles or sends one action, `Relay` looks for due ones.
 
 A settlement makes one call, through the guard, with the retries that the guard allows. Temporal
-keeps the time between them, shows the settlement and can stop it. When it ends, its action is
-done, or parked for a person, or due again later.
+keeps the time between them, shows the settlement and can stop it. While its action waits for a
+person, it stays open, so that Temporal's list shows that somebody is needed. When it ends, its
+action is done, or due again later.
 """
 
 from __future__ import annotations
 
-from types import NoneType
+from contextlib import suppress
+from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -17,6 +19,7 @@ from ..activities.contract.encoding import raw_text
 from ..activities.contract.relay import (
     CLOSE_GONE_RUNS,
     FINISH_SETTLEMENT,
+    LOOK_AGAIN,
     PLAN_SETTLEMENT,
     RELAY,
     SETTLE_ACTION,
@@ -27,7 +30,13 @@ from ..activities.contract.relay import (
 from ..activities.contract.undo import UndoStep
 from ..canonical import parse, scrub
 from ..identity import ActionKey
-from .activity_calls import run_ledger_activity, run_relay_activity
+from .activity_calls import (
+    cancelled,
+    history_is_full,
+    run_ledger_activity,
+    run_relay_activity,
+)
+from .approval_wait import CHECK_DAILY
 from .finished_call import state_of, step_reply
 from .progress import Progress
 
@@ -36,21 +45,45 @@ from .progress import Progress
 class SettleAction:
     """The settlement of one action; see the module."""
 
+    def __init__(self) -> None:
+        self._told = False
+        """It is to look again."""
+
+    @workflow.signal(name=LOOK_AGAIN)
+    def look_again(self, *_: Any) -> None:
+        """Look again at an action that waited for a person. Safe to repeat."""
+        self._told = True
+
     @workflow.run
     async def run(self, raw: RawValue) -> None:
         """Settle an action; input its key, as JSON."""
         key = ActionKey(parse(raw_text(raw)))
         progress = Progress(agent="relay", prompt=key)
+        while await self._waits_for_person(key, progress) and not cancelled():
+            progress.state = "unknown: a person must settle it"
+            _show(progress)
+            with suppress(TimeoutError):
+                await workflow.wait_condition(
+                    lambda: self._told,
+                    timeout=CHECK_DAILY,
+                    timeout_summary="It waits for a person",
+                )
+            if history_is_full():
+                workflow.continue_as_new(raw)
+
+    async def _waits_for_person(self, key: ActionKey, progress: Progress) -> bool:
+        """Do what is to be done about an action; return whether it waits for a person then."""
+        self._told = False
         try:
             failed = await self._settle(key, progress)
         except ActivityError as err:
             failed = scrub(str(err.cause or err), limit=300)
         if failed:
             progress.state = f"failed: {failed}"
-        await run_ledger_activity(
-            NoneType, FINISH_SETTLEMENT, FinishSettlement(key, failed), "Is it settled?"
-        )
+        finished = FinishSettlement(key, failed, cancelled=cancelled())
+        waits = await run_ledger_activity(bool, FINISH_SETTLEMENT, finished, "Is it settled?")
         _show(progress)
+        return waits
 
     async def _settle(self, key: ActionKey, progress: Progress) -> str:
         """Do what the plan says; return why that failed, or an empty text."""
@@ -84,7 +117,7 @@ async def _call(step: UndoStep, heartbeat_seconds: float, progress: Progress) ->
 
 @workflow.defn(name=RELAY, sandboxed=False)
 class Relay:
-    """One look for runs that are gone, and for actions that are due."""
+    """One look for runs that are gone, and for actions that are due, that a person asked for."""
 
     @workflow.run
     async def run(self) -> dict[str, int]:

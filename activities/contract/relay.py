@@ -10,8 +10,10 @@ from .undo import UndoStep
 
 SETTLE_ACTION: Final = "SettleAction"
 """The workflow that settles or sends one action; its id is ``settle:<action key>``."""
+LOOK_AGAIN: Final = "look_again"
+"""The signal by which it looks again at an action that waited for a person."""
 RELAY: Final = "Relay"
-"""The workflow that looks for due actions and for runs that are gone; a schedule starts it."""
+"""The workflow of one look that a person asked for. Workers look without it."""
 
 CLOSE_GONE_RUNS: Final = "commitline.close_gone_runs"
 START_SETTLEMENTS: Final = "commitline.start_settlements"
@@ -35,8 +37,14 @@ class SettlementPlan:
 
 @dataclass(frozen=True)
 class FinishSettlement:
-    """From the workflow to `FINISH_SETTLEMENT`: the settlement has ended."""
+    """From the workflow to `FINISH_SETTLEMENT`: the settlement has ended.
+
+    The answer says whether the action waits for a person. Then the workflow goes on to show that,
+    unless it is cancelled.
+    """
 
     key: ActionKey
     failed: str = ""
     """Why it failed; empty if it did not."""
+    cancelled: bool = False
+    """A person cancelled the workflow, so it shows nothing."""

@@ -23,7 +23,7 @@ from ...ledger import ActionLedger, RelayEntry
 from ...logs import Log
 from ...shown import markdown_line
 from ..contract.encoding import pack
-from ..contract.relay import SETTLE_ACTION, START_SETTLEMENTS
+from ..contract.relay import LOOK_AGAIN, SETTLE_ACTION, START_SETTLEMENTS
 from ..guard.heartbeat import beating
 from .left_workflows import left
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
@@ -105,7 +105,8 @@ class DueActions:
         """Start a settlement, also instead of one that is left; return whether there was none.
 
         The one that is left may have called the tool. The lease of the action says whether that
-        is at work still, and the next settlement waits for its end.
+        is at work still, and the next settlement waits for its end. One that shows that the action
+        waits for a person looks again.
         """
         start = functools.partial(
             self._temporal.start_workflow,
@@ -119,6 +120,9 @@ class DueActions:
             await start(id_conflict_policy=WorkflowIDConflictPolicy.FAIL)
         except WorkflowAlreadyStartedError:
             if await left(self._temporal, settle_workflow(queued.key)) is None:
+                if queued.shown:
+                    at_it = self._temporal.get_workflow_handle(settle_workflow(queued.key))
+                    await at_it.signal(LOOK_AGAIN)
                 return False  # one is at work
             log.warning("relay.settlement_left", action_key=queued.key)
             await start(id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING)

@@ -4,7 +4,8 @@ A workflow that was terminated, timed out or deleted could not close its run. Wh
 dispatched is queued, and settlements find out how it ended.
 
 Then it sees to what ended runs have left, whatever the cause: each action has an exit, or gets one.
-`commitline_exit` in the migration says which; docs/relay.md has the table.
+`commitline_exit` in the migration says which; docs/relay.md has the table. What waits for a person
+is queued, so that an open workflow shows it in Temporal.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ log = Log()
 
 _BY_ITSELF: Final = ("completed", "failed", "canceled")
 """How a workflow ends that nobody has ended from outside."""
+SHOWN_AT_ONCE: Final = 1_000
+"""How many open workflows show what waits for a person, in one ledger. `commitline actions list
+--parked` lists what is beyond that."""
 
 
 class GoneRuns:
@@ -64,16 +68,24 @@ class GoneRuns:
 
     @activity.defn(name=CLOSE_GONE_RUNS)
     async def close_gone_runs(self) -> int:
-        """Close the runs that are gone; return how many. Safe to repeat.
-
-        A run of which Temporal says nothing now is left to the next look.
-        """
+        """Close the runs that are gone; return how many. Safe to repeat."""
         async with beating():
-            gone = await self._close_all()
-            if self._undos is not None:
-                await self._undos.take_over()
-            await self._give_exits()
-            return gone
+            return await self.sweep()
+
+    async def sweep(self) -> int:
+        """Close the runs that are gone, and see to what ended runs have left; return how many.
+
+        Safe to repeat. A run of which Temporal says nothing now is left to the next look.
+
+        Raises:
+            LedgerUnavailable: No answer within the deadline; the next look goes on with the rest.
+        """
+        gone = await self._close_all()
+        if self._undos is not None:
+            await self._undos.take_over()
+        await self._give_exits()
+        await self._ledger.relay.queue_parked(most=SHOWN_AT_ONCE, namespace=self._namespace)
+        return gone
 
     async def _close_all(self) -> int:
         relay = self._ledger.relay

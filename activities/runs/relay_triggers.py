@@ -1,92 +1,67 @@
-"""What makes the relay look for work: a schedule in Temporal, and notifications from Postgres.
+"""What makes the relay look for work: each worker does, by the clock and by notifications.
 
-The schedule belongs to the task queue: while any of its workers runs, it starts the relay's
-workflow every ``COMMITLINE_RELAY_SECONDS``. Whoever commits work for the relay also notifies the
-channel ``commitline_relay``, on which every worker listens, so that the work begins at once. A
-notification may be lost: each worker also looks by itself every few seconds.
+Whoever commits work for the relay also notifies the channel ``commitline_relay``, on which every
+worker listens, so that the work begins at once. A notification may be lost: each worker also looks
+by itself every few seconds. Where nothing is due, a look is one query, and Temporal hears of none.
+
+Runs that are lost notify nobody. So the workers of a task queue sweep every
+``COMMITLINE_RELAY_SECONDS``: each asks the ledger for the next sweep, and one of them gets it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Final
 
-from temporalio.client import (
-    Client,
-    Schedule,
-    ScheduleActionStartWorkflow,
-    ScheduleAlreadyRunningError,
-    ScheduleIntervalSpec,
-    ScheduleOverlapPolicy,
-    SchedulePolicy,
-    ScheduleSpec,
-    ScheduleUpdate,
-    ScheduleUpdateInput,
-)
-from temporalio.service import RPCError
-
 from ...config import Settings
-from ...ledger import listen
+from ...errors import CommitlineError
+from ...ledger import ActionLedger, Sweep, listen
 from ...logs import Log
-from ..contract.relay import RELAY
 from .due_actions import DueActions
 from .gauges import Gauges
+from .gone_runs import GoneRuns
 
 log = Log()
 
-_CATCH_UP: Final = timedelta(seconds=60)
-"""A start that was missed by more is not made up for: the next one finds the same work."""
-_LONGEST_RUN: Final = timedelta(minutes=10)
-"""The time-out of the relay's workflow. One that no worker takes up ends by it, so that the
-schedule can start the next."""
 _POLL_SECONDS: Final = 5.0
 """Between two looks of a worker that hears notifications."""
 _POLL_SECONDS_DEAF: Final = 1.0
 """The same while it hears none."""
+_SWEEP_POLLS: Final = 3
+"""How often in ``COMMITLINE_RELAY_SECONDS`` a worker asks for the next sweep."""
+_KEEP_SECONDS: Final = 5.0
+"""How often a worker that sweeps says so."""
 
 
-def schedule_id(task_queue: str) -> str:
-    """Return the id of the relay's schedule for the workers of a task queue."""
+def relay_workflow(task_queue: str) -> str:
+    """Return the id of the workflow of a look that a person asks for."""
     return f"commitline-relay:{task_queue}"
 
 
-async def keep_schedule(client: Client, settings: Settings) -> None:
-    """Create the relay's schedule, or give it this worker's interval. Safe to repeat.
+@asynccontextmanager
+async def relaying(
+    due: DueActions, gone: GoneRuns, ledger: ActionLedger, settings: Settings, *, namespace: str
+) -> AsyncIterator[None]:
+    """Be a relay while the body runs: start what is due, and sweep. Many may be, side by side.
 
-    A schedule that an operator paused stays paused. Where Temporal refuses the schedule, that is
-    logged, and the worker works without it.
+    Not where ``COMMITLINE_RELAY_SECONDS`` is 0.
     """
-    named = schedule_id(settings.task_queue)
+    if not settings.relay_seconds:
+        yield
+        return
+    looking = [
+        asyncio.create_task(scan_when_notified(due, Gauges(ledger), settings)),
+        asyncio.create_task(sweep_by_the_clock(gone, ledger, settings, namespace=namespace)),
+    ]
     try:
-        try:
-            await client.create_schedule(named, _schedule(settings))
-        except ScheduleAlreadyRunningError:
-            await client.get_schedule_handle(named).update(lambda found: _updated(found, settings))
-    except RPCError as err:
-        log.error("relay.schedule_refused", schedule=named, reason=err.message[:300])
-
-
-def _schedule(settings: Settings) -> Schedule:
-    return Schedule(
-        action=ScheduleActionStartWorkflow(
-            RELAY,
-            id=schedule_id(settings.task_queue),
-            task_queue=settings.task_queue,
-            execution_timeout=_LONGEST_RUN,
-        ),
-        spec=ScheduleSpec(
-            intervals=[ScheduleIntervalSpec(every=timedelta(seconds=settings.relay_seconds))]
-        ),
-        policy=SchedulePolicy(overlap=ScheduleOverlapPolicy.SKIP, catchup_window=_CATCH_UP),
-    )
-
-
-def _updated(found: ScheduleUpdateInput, settings: Settings) -> ScheduleUpdate | None:
-    stands, ours = found.description.schedule, _schedule(settings)
-    if stands.spec.intervals == ours.spec.intervals:
-        return None
-    stands.spec, stands.policy = ours.spec, ours.policy
-    return ScheduleUpdate(stands)
+        yield
+    finally:
+        for one in looking:
+            one.cancel()
+        await asyncio.wait(looking)
 
 
 async def scan_when_notified(due: DueActions, gauges: Gauges, settings: Settings) -> None:
@@ -102,7 +77,7 @@ async def scan_when_notified(due: DueActions, gauges: Gauges, settings: Settings
         try:
             await due.start_settlements()
         except Exception as err:
-            log.warning("relay.scan_failed", error=type(err).__name__, reason=str(err)[:300])
+            _say_failed(err)
         await gauges.look()
 
     await listen(
@@ -112,6 +87,48 @@ async def scan_when_notified(due: DueActions, gauges: Gauges, settings: Settings
         poll_seconds=_POLL_SECONDS,
         poll_seconds_alone=_POLL_SECONDS_DEAF,
     )
+
+
+async def sweep_by_the_clock(
+    gone: GoneRuns, ledger: ActionLedger, settings: Settings, *, namespace: str
+) -> None:
+    """Sweep when a sweep is due and no other worker of the task queue is at it, until cancelled.
+
+    What a sweep raises is logged, as of a scan.
+    """
+    every = timedelta(seconds=settings.relay_seconds)
+    while True:
+        try:
+            sweep = await ledger.relay.sweeps.take(
+                namespace=namespace, task_queue=settings.task_queue, every=every
+            )
+            if sweep is not None:
+                await _sweep(gone, ledger, sweep)
+        except Exception as err:
+            _say_failed(err)
+        await asyncio.sleep(settings.relay_seconds / _SWEEP_POLLS)
+
+
+async def _sweep(gone: GoneRuns, ledger: ActionLedger, sweep: Sweep) -> None:
+    keeping = asyncio.create_task(_keep(ledger, sweep))
+    try:
+        await gone.sweep()
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+    await ledger.relay.sweeps.keep(sweep, seconds=0)
+
+
+async def _keep(ledger: ActionLedger, sweep: Sweep) -> None:
+    """Hold a sweep for this worker until cancelled. After an outage others may sweep, too."""
+    while True:
+        await asyncio.sleep(_KEEP_SECONDS)
+        with suppress(CommitlineError):
+            await ledger.relay.sweeps.keep(sweep)
+
+
+def _say_failed(error: Exception) -> None:
+    log.warning("relay.scan_failed", error=type(error).__name__, reason=str(error)[:300])
 
 
 def _log_hearing(hears: bool, why: str) -> None:

@@ -81,14 +81,20 @@ class SettlementActivities:
 
         If this worker lacks the tool, other workers get the time to plan it.
         """
-        plan = await self._plan(ActionKey(unpack(str, raw)))
+        key = ActionKey(unpack(str, raw))
+        plan = await self._plan(key)
         if plan.step is not None and plan.step.unserved:
             leave_to_other_workers(plan.step.tool)
+        if plan.step is not None or plan.wait_seconds:
+            await self._ledger.relay.show_no_more(key)
         return pack(replace(plan, heartbeat_seconds=self._heartbeat_seconds))
 
     @activity.defn(name=FINISH_SETTLEMENT)
-    async def finish_settlement(self, raw: RawValue) -> None:
-        """Take an action out of the queue if it is settled. Safe to repeat."""
+    async def finish_settlement(self, raw: RawValue) -> RawValue:
+        """Take an action out of the queue if it is settled; return whether it waits for a person.
+
+        Safe to repeat.
+        """
         finished = unpack(FinishSettlement, raw)
         relay = self._ledger.relay
         if finished.failed:
@@ -98,7 +104,8 @@ class SettlementActivities:
                 await relay.leave_to_person(
                     finished.key, f"the relay gave it up: {finished.failed}"
                 )
-        await relay.dequeue_if_settled(finished.key)
+        waits = await relay.dequeue_if_settled(finished.key, shown=not finished.cancelled)
+        return pack(waits)
 
     async def _plan(self, key: ActionKey) -> SettlementPlan:
         """Return what to do, by what the ledger and Temporal say now."""

@@ -146,11 +146,22 @@ update agent_domain_keys d set held_by = null, undone_by = a.undone_by
    and d.domain_key = a.domain_key and d.held_by = a.key;
 
 -- dequeue: these actions have an end: the relay has nothing more to do about them. Nor is it to undo
--- what they undo; but if it is to send that, or to look it up, it still is.
-delete from agent_relay
- where key = any(%(keys)s)
-    or (why = 'undo' and key = any(array(  -- an array, by which an index can be searched
-        select undoes from agent_actions where key = any(%(keys)s))));
+-- what they undo; but if it is to send that, or to look it up, it still is. Where a workflow shows that
+-- one of them waits for a person, the relay has that look again.
+with ended as (
+    select key, shown from agent_relay
+     where key = any(%(keys)s)
+        or (why = 'undo' and key = any(array(  -- an array, by which an index can be searched
+            select undoes from agent_actions where key = any(%(keys)s))))
+       for update
+), gone as (
+    delete from agent_relay q using ended where q.key = ended.key and not ended.shown
+), told as (
+    update agent_relay q set due_at = clock_timestamp() from ended
+     where q.key = ended.key and ended.shown
+    returning q.key
+)
+select pg_notify('commitline_relay', key) from told;
 
 -- relay_undo: it happened after its run had been undone: the relay undoes it, too. It looks at the run
 -- again until it has, so that it does so also if it loses the entry.

@@ -62,8 +62,8 @@ select q.*, q.order_key is null or not exists (
   from agent_relay q where q.key = %(key)s;
 
 -- dequeue_if_settled: delete the entry if its action has an end, and notify the next one of its
--- order; keep the entry for a person if the action is parked. The action is locked: what its own
--- transaction wrote is seen.
+-- order; keep the entry for a person if the action is parked, and return whether it is. Its row is
+-- locked, so what its own transaction wrote is seen. A workflow may go on to show that it waits (shown).
 with action as (
     select a.key,
            a.status = 'done' and (q.why <> 'undo' or not commitline_undo_is_open(a)) as ended,
@@ -74,10 +74,50 @@ with action as (
      where agent_relay.key = action.key and action.ended
     returning agent_relay.order_key
 ), kept as (
-    update agent_relay set due_at = null from action
-     where agent_relay.key = action.key and action.parked and not action.ended
+    update agent_relay q set due_at = null, shown = q.shown or %(shown)s from action
+     where q.key = action.key and action.parked and not action.ended
+    returning q.key
+), told as (
+    select pg_notify('commitline_relay', order_key) from dequeued where order_key is not null
 )
-select pg_notify('commitline_relay', order_key) from dequeued where order_key is not null;
+select exists (select from kept) as parked, (select count(*) from told) as told;
+
+-- show_no_more: its workflow is at work on it again.
+update agent_relay set shown = false where key = %(key)s and shown;
+
+-- queue_parked: have a workflow show each action that waits for a person after its run has ended, the
+-- longest waiting first; up to so many of them at a time.
+insert into agent_relay (key, why, tool, shown)
+select a.key, 'lookup', a.tool, true
+  from agent_actions a join agent_runs r using (run_key)
+ where a.parked_at is not null and a.duplicate_of is null
+   and (r.state = 'ended' or r.workflow_id = 'outbox')
+   and coalesce(r.namespace, %(namespace)s) = %(namespace)s
+   and not exists (select from agent_relay q where q.key = a.key)
+ order by a.created_at, a.key
+ limit greatest(0, %(most)s - (select count(*) from agent_relay where shown))
+on conflict (key) do nothing
+returning key;
+
+-- take_sweep: begin a sweep for a task queue, if one is due and no other worker is at it.
+insert into agent_sweeps as s (namespace, task_queue, began_at, busy_until)
+select %(namespace)s, %(task_queue)s, clock_timestamp(), clock_timestamp() + %(busy_for)s
+ where not exists (
+       select from agent_sweeps
+        where namespace = %(namespace)s and task_queue = %(task_queue)s
+          and (busy_until > clock_timestamp() or began_at > clock_timestamp() - %(every)s::interval))
+on conflict (namespace, task_queue) do update
+   set began_at = excluded.began_at, busy_until = excluded.busy_until
+ where s.busy_until <= clock_timestamp() and s.began_at <= clock_timestamp() - %(every)s::interval
+returning began_at;
+
+-- keep_sweep: the worker that began a sweep is at it for so long yet.
+update agent_sweeps set busy_until = clock_timestamp() + %(busy_for)s
+ where namespace = %(namespace)s and task_queue = %(task_queue)s and began_at = %(began_at)s;
+
+-- get_sweep: when the last sweep of a task queue began.
+select began_at from agent_sweeps
+ where namespace = %(namespace)s and task_queue = %(task_queue)s;
 
 -- define: what the tool's definition says of an intent, before it is sent for the first time.
 update agent_actions

@@ -121,7 +121,7 @@ class Scene:
             "COMMITLINE_TASK_QUEUE": self.settings.task_queue,
             "COMMITLINE_HEARTBEAT_SECONDS": "1",
             "COMMITLINE_BUILD_ID": "scene",  # hashing all code would be half of a worker's work
-            # Schedules outlive their scenes, and there are hundreds: who needs one asks for it.
+            # There are hundreds of scenes: who needs a relay asks for it.
             "COMMITLINE_RELAY_SECONDS": "0",
             "SHOP_PROVIDER_URL": self.provider.url,
             "CRASH_FOLDER": str(self._folder),

@@ -28,6 +28,7 @@ _TABLES = (
     "agent_threads",
     "agent_domain_keys",
     "agent_relay",
+    "agent_sweeps",
     "agent_intents",
     "agent_actions",
     "agent_runs",

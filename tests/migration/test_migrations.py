@@ -140,6 +140,7 @@ CONSTRAINTS = {
     ],
     "agent_values": ["agent_values_pkey"],
     "agent_intents": ["agent_intents_pkey"],
+    "agent_sweeps": ["agent_sweeps_pkey"],
     "agent_schema_migrations": ["agent_schema_migrations_pkey"],
 }
 INDEXES = [
@@ -173,6 +174,7 @@ INDEXES = [
     "agent_relay_due",
     "agent_relay_in_order",
     "agent_relay_pkey",
+    "agent_relay_shown",
     "agent_relay_waiting",
     "agent_requests_pkey",
     "agent_runs_by_parent",
@@ -184,6 +186,7 @@ INDEXES = [
     "agent_runs_uncleared",
     "agent_schema_migrations_pkey",
     "agent_states_pkey",
+    "agent_sweeps_pkey",
     "agent_threads_newest",
     "agent_threads_pkey",
     "agent_values_by_thread",

@@ -111,6 +111,7 @@ def test_what_waits_behind_another_is_not_called_untaken(
             order_key="order-1",
             due_at=NOON,
             starts=0,
+            shown=False,
             created_at=NOON,
             run_key=RunKey(f"outbox/k{number}"),
             position="0",
@@ -120,7 +121,7 @@ def test_what_waits_behind_another_is_not_called_untaken(
         )
 
     first, second = queued(1, None), queued(2, "outbox/k1:0")
-    report = relay.RelayReport("relay", "on", None, None, [first, second], [], [])
+    report = relay.RelayReport("relay", "on", None, [first, second], [], [])
 
     relay.print_report(report)
 
@@ -150,7 +151,7 @@ def test_a_task_queue_that_no_worker_polls_is_named_with_what_to_do(
 ) -> None:
     left = [relay.LeftQueue("old", 3, "run-1", 1), relay.LeftQueue("older", 1, "undo:run-2", 1)]
 
-    relay.print_report(relay.RelayReport("relay", "on", None, None, [], [], left))
+    relay.print_report(relay.RelayReport("relay", "on", None, [], [], left))
 
     shown = " ".join(capsys.readouterr().err.split())
     assert "No worker polls the task queue old: 3 workflows wait there, run-1 for" in shown

@@ -268,7 +268,7 @@ def _queued(
 ) -> QueuedAction:
     key = action_key(run, Position("0"))
     return QueuedAction(
-        key, seq, "send", "ship", order_key, due_at, 1, NOON, run, "0", None, None, NOON
+        key, seq, "send", "ship", order_key, due_at, 1, False, NOON, run, "0", None, None, NOON
     )
 
 

@@ -587,6 +587,9 @@ create table agent_relay (
     due_at      timestamptz default clock_timestamp(),
     -- How often a relay has begun with it.
     starts      integer     not null default 0,
+    -- A workflow may be open that shows that the action waits for a person. So the entry stays when
+    -- the action has an end, and is due: then that workflow looks again, and ends.
+    shown       boolean     not null default false,
     created_at  timestamptz not null default clock_timestamp(),
     constraint agent_relay_pkey primary key (key),
     -- Bug prevented: an entry that no relay can ever finish.
@@ -606,6 +609,19 @@ create index agent_relay_by_time on agent_relay (due_at, seq);
 create index agent_relay_in_order on agent_relay (order_key, seq) where order_key is not null;
 -- What waits for an entry that goes.
 create index agent_relay_waiting on agent_relay (waits_for) where waits_for is not null;
+-- How many workflows show what waits for a person (queue_parked).
+create index agent_relay_shown on agent_relay (key) where shown;
+
+-- When the workers of a task queue looked last for runs that are lost: one of them at a time does.
+create table agent_sweeps (
+    namespace   text        not null,
+    task_queue  text        not null,
+    began_at    timestamptz not null,
+    -- No other worker begins before. Whoever is at it puts it off until it is done, so that a worker
+    -- that dies in a sweep holds up the next one for seconds.
+    busy_until  timestamptz not null,
+    constraint agent_sweeps_pkey primary key (namespace, task_queue)
+);
 
 -- Bug prevented: an entry that a relay of another namespace takes, because one of the statements that
 -- queue an action does not name its own.

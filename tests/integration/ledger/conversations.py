@@ -57,6 +57,7 @@ _TABLES: Final = (
     "agent_states",
     "agent_approvals",
     "agent_relay",
+    "agent_sweeps",
     "agent_questions",
     "agent_runs",
     "agent_actions",

@@ -30,6 +30,7 @@ from commitline.ledger import (
     Parked,
     QueuedAction,
     Run,
+    Sweep,
 )
 from commitline.ledger.pool import Pool
 from commitline.tests import builders
@@ -753,10 +754,52 @@ def test_what_is_long_overdue_is_said_to_be() -> None:
     def waits(due: datetime | None) -> bool:
         key = ActionKey("r/x:0.0")
         return QueuedAction(
-            key, 1, "send", "gone", None, due, 0, NOON, RUN, "0.0", None, None, NOON
+            key, 1, "send", "gone", None, due, 0, False, NOON, RUN, "0.0", None, None, NOON
         ).overdue
 
     assert [waits(None), waits(NOON), waits(NOON - timedelta(minutes=3))] == [False, False, True]
+
+
+async def test_of_workers_that_ask_at_once_one_sweeps_and_the_next_after_it_or_its_death(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    async def taken(every: int, queue: str = "q") -> list[Sweep]:
+        ask = partial(ledger.relay.sweeps.take, namespace="default", task_queue=queue)
+        asked = await asyncio.gather(*(ask(every=timedelta(seconds=every)) for _ in range(6)))
+        return [one for one in asked if one is not None]
+
+    first, other = await taken(0), await taken(0, "another")
+    while_busy = await taken(0)
+    await ledger.relay.sweeps.keep(first[0], seconds=0)
+    too_early = await taken(60)
+    second = await taken(0)
+    await ledger.relay.sweeps.keep(first[0], seconds=0)  # its worker comes back late
+    while_second = await taken(0)
+    await sql(pool, "update agent_sweeps set busy_until = now()")  # it died
+    third = await taken(0)
+
+    assert [len(one) for one in (first, other, second, third)] == [1, 1, 1, 1]
+    assert while_busy == too_early == while_second == []
+    assert await ledger.relay.sweeps.last(namespace="default", task_queue="q") == third[0]
+
+
+async def test_what_is_parked_of_ended_runs_is_queued_to_be_shown_up_to_the_limit(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    oldest = await intent(ledger, pool, "0.0")
+    keys = [await intent(ledger, pool, f"1.{at}") for at in range(3)]
+    for key in (oldest, *keys):
+        await ledger.park_unsent(key, "a test")
+    while_open = await ledger.relay.queue_parked(most=9)
+    await sql(pool, "update agent_runs set state = 'ended', ended_attempt_at = now()")
+    await sql(pool, "update agent_actions set duplicate_of = 'x' where key = %(key)s", key=keys[2])
+
+    first = await ledger.relay.queue_parked(most=2)
+    full = await ledger.relay.queue_parked(most=2)
+    rest = await ledger.relay.queue_parked(most=9)
+
+    assert while_open == []
+    assert (first, full, rest) == ([oldest, keys[0]], [], [keys[1]])
 
 
 async def test_what_waits_behind_another_of_its_order_names_the_first(

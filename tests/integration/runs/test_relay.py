@@ -7,12 +7,15 @@ from collections.abc import Awaitable, Sequence
 from datetime import timedelta
 from typing import Any
 
+from temporalio.client import WorkflowExecutionStatus
+
 from commitline import NEVER_HAPPENED, Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
 from commitline.activities.model.scripted_model import call, say
+from commitline.ledger import ActionLedger, Outcome
 from commitline.workflows import Relay
 
 from .bench import Bench, eventually, fresh_id
-from .relay_bench import ends
+from .relay_bench import ends, ledger_of, look
 
 
 class Bank:
@@ -41,7 +44,13 @@ class Bank:
             """Transfer."""
             return await self._hang("look", ctx)
 
+        @tool(effect=Effect.AT_MOST_ONCE)
+        async def mail(ctx: ToolContext) -> str:
+            """Send a mail."""
+            raise ConnectionError("no answer")
+
         self.tools: list[Tool] = [ask_only, resend, look]
+        self.mail: Tool = mail
 
     async def _hang(self, name: str, ctx: ToolContext) -> str:
         self.calls.append(name)
@@ -85,6 +94,36 @@ async def test_what_a_terminated_run_left_is_asked_about_resent_or_parked(bench:
         (key, "terminated", 2, 1)
     ]
     assert (left.key, left.due_at) == (actions["ask_only"].key, None)
+
+
+async def test_what_is_unknown_after_its_run_has_ended_is_an_open_workflow_until_it_is_settled(
+    bench: Bench,
+) -> None:
+    script = [call(("mail", {})), say("Done.")]
+    app = App([Agent("agent", ScriptedModel("scripted", script), "Do it.", tools=[Bank().mail])])
+
+    async with bench.serving(app) as client, ledger_of(bench) as ledger:
+        ((unknown,),) = [[one.key for one in ran.actions] for ran in [await bench.start(client)]]
+        showing = bench.temporal.get_workflow_handle(f"settle:{unknown}")
+        for _ in range(2):  # the second look finds that the first one did it
+            await look(bench)
+            await eventually(lambda: _shown(ledger))
+        shown = await showing.describe()
+        await client.settle(unknown, Outcome.ok('"sent"'), by="ada")
+        settled = await ledger.relay.list()
+        await look(bench)
+        await showing.result()
+        ended = await showing.describe()
+        left = await ledger.relay.list()
+
+    assert shown.status is WorkflowExecutionStatus.RUNNING
+    assert [one.due_at is not None for one in settled] == [True]
+    assert (ended.status, ended.run_id) == (WorkflowExecutionStatus.COMPLETED, shown.run_id)
+    assert left == []
+
+
+async def _shown(ledger: ActionLedger) -> bool:
+    return [(one.shown, one.due_at) for one in await ledger.relay.list()] == [(True, None)]
 
 
 async def _is(asked: Awaitable[Sequence[Any]], count: int) -> bool:

@@ -1,20 +1,15 @@
-"""What the relay sends, what it leaves to a person, and the schedule by which it looks."""
+"""What the relay sends, what it leaves to a person, and when it looks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from datetime import timedelta
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from uuid import uuid4
-
-from structlog.testing import capture_logs
-from temporalio.client import ScheduleDescription
 
 from commitline import Agent, App, Effect, NotAttempted, ScriptedModel, ToolContext, tool
 from commitline.activities.model.scripted_model import say
-from commitline.activities.runs.relay_triggers import schedule_id
 from commitline.identity import ActionKey, RunKey
 from commitline.ledger import ActionLedger
 from commitline.testing.proxy import TcpProxy
@@ -148,14 +143,14 @@ async def test_a_row_that_cannot_be_called_ends_with_a_person_and_keeps_its_hist
     async with bench.serving(post.app), ledger_of(bench) as ledger:
         key = await intend(bench, ledger, "send", {"to": "anybody"})
         await bench.sql("update agent_actions set relayed = false")
-        histories = []
-        for _ in range(2):
-            await bench.sql("update agent_relay set due_at = now()")
-            await look(bench)
-            settling = bench.temporal.get_workflow_handle(f"settle:{key}")
-            await settling.result()
-            histories.append((await settling.describe()).history_length)
+        settling = bench.temporal.get_workflow_handle(f"settle:{key}")
+        await look(bench)
+        await settling.result()
+        histories = [(await settling.describe()).history_length]
+        await bench.sql("update agent_relay set due_at = now()")
+        await look(bench)
         (left,) = await ends(ledger, [key])
+        histories.append((await settling.describe()).history_length)
 
     assert left.state == "unknown"
     assert "the relay gave it up" in (left.parked_reason or "")
@@ -163,62 +158,37 @@ async def test_a_row_that_cannot_be_called_ends_with_a_person_and_keeps_its_hist
     assert max(histories) < 40
 
 
-# --- the schedule ----------------------------------------------------------------------------
+# --- when it looks ---------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def scheduled(bench: Bench) -> AsyncIterator[None]:
-    """Delete the schedule afterwards: it would outlive the test."""
-    try:
-        yield
-    finally:
-        await bench.temporal.get_schedule_handle(schedule_id(bench.settings.task_queue)).delete()
+async def test_three_workers_look_time_after_time_and_what_is_not_due_makes_no_workflow(
+    bench: Bench,
+) -> None:
+    post, bench = Post(), relaying(bench)
+    namespace, queue = bench.temporal.namespace, bench.settings.task_queue
+    async with AsyncExitStack() as workers, ledger_of(bench) as ledger:
+        for _ in range(3):
+            await workers.enter_async_context((await another(bench)).serving(post.app))
+        sweeps: set[object] = set()
 
+        async def swept_three_times() -> bool:
+            sweeps.add(await ledger.relay.sweeps.last(namespace=namespace, task_queue=queue))
+            return len(sweeps - {None}) == 3
 
-async def described(bench: Bench) -> ScheduleDescription:
-    named = schedule_id(bench.settings.task_queue)
-    return await bench.temporal.get_schedule_handle(named).describe()
+        await eventually(swept_three_times)
+        quiet = await _workflows(bench)
+        key = await intend(bench, ledger, "send", {"to": "b"})
+        (sent,) = await ends(ledger, [key])
+        made = await eventually(lambda: _workflows(bench))
 
-
-async def test_workers_make_one_schedule_and_leave_it_paused_where_it_is(bench: Bench) -> None:
-    # Temporal counts intervals from 1970: one that is short may end while the test looks.
-    app, first = Post().app, relaying(bench, relay_seconds=300_000)
-    slower = relaying(bench, relay_seconds=450_000)
-
-    async with scheduled(first):
-
-        async def serve(one: Bench) -> None:
-            async with one.serving(app):
-                pass
-
-        await asyncio.gather(*[serve(await another(first)) for _ in range(3)])
-        made = await described(first)
-        await bench.temporal.get_schedule_handle(made.id).pause(note="ada looks into it")
-        await serve(slower)
-        changed = await described(first)
-
-    every = [one.schedule.spec.intervals[0].every for one in (made, changed)]
-    assert every == [timedelta(seconds=300_000), timedelta(seconds=450_000)]
-    assert (changed.schedule.state.paused, changed.schedule.state.note) == (
-        True,
-        "ada looks into it",
-    )
-    assert made.info.num_actions == 0  # none that one worker's start had begin at once
-
-
-async def test_a_worker_whose_schedule_is_refused_works_without_and_says_so(bench: Bench) -> None:
-    post = Post()
-    with capture_logs() as logs:
-        refused = relaying(bench, relay_seconds=0.001)
-        async with refused.serving(post.app) as client, ledger_of(bench) as ledger:
-            key = await intend(bench, ledger, "send", {"to": "b"})
-            await bench.outcome(await client.start("agent", "go", id=fresh_id()))
-            (sent,) = await ends(ledger, [key])
-
-    assert [one["event"] for one in logs if "schedule" in one["event"]] == [
-        "relay.schedule_refused"
-    ]
+    assert quiet == []
     assert sent.state == "ok"
+    assert made == [f"settle:{key}"]
+
+
+async def _workflows(bench: Bench) -> list[str]:
+    of_queue = f"TaskQueue = '{bench.settings.task_queue}'"
+    return [one.id async for one in bench.temporal.list_workflows(of_queue)]
 
 
 async def test_what_others_rely_on_is_sent_though_its_run_was_stopped_unless_it_needs_an_approval(
