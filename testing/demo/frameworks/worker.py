@@ -29,7 +29,9 @@ async def run_framework_worker(framework: str, *, guarded: bool) -> None:
     """Run a worker until it is killed."""
     shop: Shop = import_module(f".{framework}", __package__).SHOP
     ledger = [LedgerPlugin(heartbeat=_HEARTBEAT)] if guarded else []
-    client = await connect_temporal(runtime=core_runtime(), plugins=[*shop.plugins, *ledger])
+    client = await connect_temporal(
+        {"runtime": core_runtime(), "plugins": [*shop.plugins, *ledger]}
+    )
     worker = Worker(
         client,
         task_queue=Settings.load().task_queue,
