@@ -16,8 +16,9 @@ _Queue = Annotated[
 def doctor(queue: _Queue = None, json: AsJson = False) -> None:
     """Say what is there, what is missing, and how to get it.
 
-    Exits 1 when no worker could run here: no usable database, or no usable Temporal. With
-    `--queue` also when a worker of that queue lacks `LedgerPlugin`, or none polls it.
+    Exits 1 when no worker could run here, or no run succeed: no usable database, no usable
+    Temporal, an app or a model that lacks something (COMMITLINE_APP). With `--queue` also when a
+    worker of that queue lacks `LedgerPlugin`, or none polls it.
     """
     from ..operating import console
     from ..operating.doctor import examine, healthy, print_checks

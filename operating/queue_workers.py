@@ -23,6 +23,18 @@ _TYPES: Final = (
 
 
 @dataclass(frozen=True)
+class Pollers:
+    """Who has polled a queue within the last minutes, by identity."""
+
+    workflows: Sequence[str]
+    """For workflow tasks."""
+    activities: Sequence[str]
+    """For activities."""
+    builds: Sequence[str]
+    """The builds that they name (COMMITLINE_BUILD_ID)."""
+
+
+@dataclass(frozen=True)
 class QueueWorkers:
     """The workers that have polled a queue within the last minutes."""
 
@@ -38,7 +50,20 @@ async def queue_workers(client: Client, task_queue: str) -> QueueWorkers:
     Raises:
         RPCError: The server does not say.
     """
-    seen: set[str] = set()
+    found = await workers_of(client, task_queue)
+    seen = {*found.workflows, *found.activities}
+    guarded = {one for one in seen if one.endswith(PLUGIN_MARK)}
+    return QueueWorkers(sorted(guarded), sorted(seen - guarded))
+
+
+async def workers_of(client: Client, task_queue: str) -> Pollers:
+    """Return who polls a queue for what. The server names a worker for minutes after it has gone.
+
+    Raises:
+        RPCError: The server does not say.
+    """
+    seen: list[set[str]] = []
+    builds: set[str] = set()
     for kind in _TYPES:
         described = await client.workflow_service.describe_task_queue(
             DescribeTaskQueueRequest(
@@ -47,6 +72,10 @@ async def queue_workers(client: Client, task_queue: str) -> QueueWorkers:
                 task_queue_type=kind,
             )
         )
-        seen |= {poller.identity for poller in described.pollers}
-    guarded = {one for one in seen if one.endswith(PLUGIN_MARK)}
-    return QueueWorkers(sorted(guarded), sorted(seen - guarded))
+        seen.append({poller.identity for poller in described.pollers})
+        builds |= {
+            poller.deployment_options.build_id or poller.worker_version_capabilities.build_id
+            for poller in described.pollers
+        }
+    workflows, activities = seen
+    return Pollers(sorted(workflows), sorted(activities), sorted(builds - {""}))

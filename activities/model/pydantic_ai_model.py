@@ -65,6 +65,20 @@ class PydanticAIModel:
         """The model's id, ``provider:model``."""
         return self._model if isinstance(self._model, str) else self._model.model_id
 
+    def check(self) -> None:
+        """Look whether the model could be asked from here. It sends nothing.
+
+        Raises:
+            ConfigurationError: The provider's package or its key is missing, or there is no such
+                provider; the message names it.
+        """
+        from pydantic_ai.models import infer_model
+
+        try:
+            infer_model(self._model)
+        except Exception as err:
+            raise ConfigurationError(f"{self.name}: {scrub(redact(str(err)), limit=300)}") from err
+
     async def complete(self, request: ModelRequest) -> Completion:
         """Ask the provider once. Safe to repeat: nothing but tokens is spent.
 

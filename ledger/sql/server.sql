@@ -16,6 +16,17 @@ select current_setting('fsync') as fsync,
                                  where s.active_pid = r.pid and s.slot_type = 'logical')
               order by 1) as asynchronous;
 
+-- session: what a new session of this role is like.
+select current_setting('server_version') as version, pg_is_in_recovery() as standby,
+       current_setting('default_transaction_read_only') = 'on' as read_only,
+       (select json_object_agg(name, setting::bigint) from pg_settings
+         where name in ('statement_timeout', 'transaction_timeout',
+                        'idle_in_transaction_session_timeout')) as timeouts,
+       (current_setting('max_connections')::int
+        - current_setting('superuser_reserved_connections')::int
+        - (select sum(numbackends) from pg_stat_database))::int as free,
+       extract(epoch from clock_timestamp())::float8 as clock;
+
 -- blocking: the sessions that hold a session up, those first that began longest ago.
 select a.pid, a.usename, a.application_name, a.state,
        extract(epoch from clock_timestamp() - a.xact_start)::float8 as seconds

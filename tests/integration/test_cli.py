@@ -25,8 +25,10 @@ from commitline.devstack.postgres import remove_data
 from commitline.identity import RunKey
 from commitline.ledger import ActionLedger, Dispatched, Effect, Outcome, ledger_pool
 from commitline.ledger.action_records import ActionState
+from commitline.operating import app_checks, database_checks
 from commitline.operating.actions import find_actions
-from commitline.operating.doctor import Check, examine, healthy
+from commitline.operating.check import Check
+from commitline.operating.doctor import examine, healthy
 from commitline.testing.processes import ProviderProcess
 from commitline.tests import builders
 from commitline.tests.builders import action_request, attempt, open_run
@@ -241,12 +243,72 @@ async def test_doctor_is_content_with_two_servers(
     )
 
     assert healthy(list(found.values()))
-    assert found["database"].state == "ok"
-    assert found["Temporal"].state == "ok"
+    assert found["database"].found.startswith("PostgreSQL 1")
+    assert ("schema 1" in found["database"].found, found["database"].state) == (True, "ok")
+    assert re.match(r"\d+\.\d+\.\d+ at .*, histories kept for", found["Temporal"].found)
+    clocks = [one for name, one in found.items() if name.endswith("clock")]
+    assert [one.state for one in clocks] == ["ok", "ok"], clocks
+    assert found["session"].state == "ok"
+    assert found["workers"].found.startswith("none polls")
+    lacking = [one for one in found.values() if one.state != "ok"]
+    assert [one.name for one in lacking if not one.remedy] == ["models"]
     # The Postgres of the tests does not wait for its disk, and a worker could run all the same.
     assert found["commits"].state == "wrong"
     assert "fsync is off" in found["commits"].found
     assert found["actions"].state == "ok"
+
+
+@pytest.mark.parametrize(
+    ("option", "found", "healthy"),
+    [
+        ("default_transaction_read_only=on", "default_transaction_read_only is on", False),
+        ("statement_timeout=500", "statement_timeout is 500 ms", True),
+    ],
+)
+async def test_doctor_names_a_setting_of_the_role_with_which_the_ledger_cannot_work(
+    option: str, found: str, healthy: bool, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = "&" if "?" in database_url else "?"
+    url = f"{database_url}{join}options=-c{option.replace('=', '%3D')}"
+    monkeypatch.setenv("COMMITLINE_DATABASE_URL", url)
+
+    session = await database_checks.session()
+
+    assert (session.state, session.found, session.needed) == ("wrong", found, not healthy)
+    assert session.remedy.startswith("alter role")
+
+
+async def test_doctor_names_the_key_that_a_model_of_the_app_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = "app = App([Agent('a', 'openai:gpt-5-mini', ''), Agent('b', 'nobody:knows', '')])\n"
+    (tmp_path / "keyless_app.py").write_text(f"from commitline import Agent, App\n{app}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("COMMITLINE_APP", "keyless_app:app")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+
+    without = await app_checks.models()
+    monkeypatch.setenv("OPENAI_API_KEY", "not-a-real-one")
+    with_key = await app_checks.models()
+
+    assert (without.state, with_key.state) == ("wrong", "wrong")
+    assert "openai:gpt-5-mini: " in without.found
+    assert "OPENAI_API_KEY" in without.found
+    assert "openai" not in with_key.found
+    assert with_key.found.startswith("nobody:knows: ")
+    assert (await app_checks.app()).found == "keyless_app:app: a, b"
+
+
+async def test_doctor_says_what_of_the_app_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COMMITLINE_APP", "nowhere_at_all:app")
+
+    found = await app_checks.app()
+
+    assert (found.state, found.needed) == ("wrong", True)
+    assert "cannot import 'nowhere_at_all'" in found.found
+    assert (await app_checks.models()).state == "missing"
 
 
 async def test_doctor_names_what_the_role_may_not_do(

@@ -14,8 +14,9 @@ from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import QueuedAction, UndoReport
 from commitline.ledger.undo_rules import ActionFate, Fate
 from commitline.operating import actions, relay, runs
+from commitline.operating.check import Check
 from commitline.operating.console import OUT
-from commitline.operating.doctor import Check, print_checks
+from commitline.operating.doctor import print_checks
 from commitline.operating.undo import print_undo_report
 from commitline.tests.builders import NOON, done_row
 
@@ -141,9 +142,23 @@ def test_what_doctor_found_is_broken_nowhere() -> None:
 
     assert out.getvalue().splitlines() == [
         "missing  database  no address",
-        f"                   -> {remedy}",
+        "         -> set COMMITLINE_DATABASE_URL to",
+        f"            postgresql://{'host.' * 20}example.com/ledger",
         "ok       Python    3.11.7",
     ]
+
+
+def test_what_doctor_found_fits_80_columns_and_breaks_no_command() -> None:
+    command = "`commitline relay run --and-so-on --and-so-forth`"
+    found = [Check("actions", "wrong", "one two " * 20, f"if this stays for long, use {command}")]
+    out = StringIO()
+
+    print_checks(found, Console(file=out, width=80))
+
+    lines = out.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= 80
+    assert [line for line in lines if command in line]
+    assert lines[1].startswith(" " * len("wrong  actions  ") + "one")
 
 
 def test_a_task_queue_that_no_worker_polls_is_named_with_what_to_do(

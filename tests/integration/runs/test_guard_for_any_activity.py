@@ -29,7 +29,9 @@ from commitline.identity import RunKey
 from commitline.integrations import LedgerPlugin, effect
 from commitline.integrations.rules import Rules
 from commitline.ledger import Action, ActionLedger, Effect, ledger_pool
-from commitline.operating.doctor import Check, examine
+from commitline.operating import temporal_checks
+from commitline.operating.check import Check
+from commitline.operating.doctor import examine
 from commitline.tests.builders import action_request, attempt, open_run
 
 from .bench import Bench, eventually, fresh_id
@@ -606,6 +608,7 @@ async def test_doctor_names_the_workers_of_a_queue_that_lack_the_plugin(
     monkeypatch.setenv("TEMPORAL_ADDRESS", target)
     monkeypatch.setenv("COMMITLINE_DATABASE_URL", bench.settings.database_url or "")
     queue = bench.settings.task_queue
+    monkeypatch.setenv("COMMITLINE_TASK_QUEUE", queue)
 
     async def looked() -> Check:
         return next(one for one in await examine(queue) if one.name == f"queue {queue}")
@@ -617,6 +620,8 @@ async def test_doctor_names_the_workers_of_a_queue_that_lack_the_plugin(
     assert (await looked()).state == "missing"
     async with serving(bench):
         await eventually(lambda: saw("ok", "none without"))
+        polled = await temporal_checks.workers()
         plain = await Client.connect(target, identity="old-worker")
         async with Worker(plain, task_queue=queue, activities=[charge]):
             await eventually(lambda: saw("wrong", "old-worker"))
+    assert (polled.state, polled.found.partition(",")[0]) == ("ok", f"1 on {queue}")
