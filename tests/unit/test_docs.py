@@ -78,9 +78,25 @@ def test_every_python_block_compiles(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/tools.md", "docs/models.md", "docs/state.md", "docs/plans.md"]
+    "page",
+    [
+        "docs/tools.md",
+        "docs/models.md",
+        "docs/state.md",
+        "docs/plans.md",
+        "docs/integrations/langgraph.md",
+        "docs/integrations/mcp.md",
+        "docs/integrations/pydantic-ai.md",
+        "docs/integrations/workflows.md",
+        # The SDK takes seconds to import.
+        pytest.param("docs/integrations/openai-agents.md", marks=pytest.mark.slow),
+    ],
 )
-def test_the_definitions_of_a_how_to_can_be_run_from_top_to_bottom(page: str) -> None:
+def test_the_definitions_of_a_how_to_can_be_run_from_top_to_bottom(
+    page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A plugin opens no connection before a worker runs.
+    monkeypatch.setenv("COMMITLINE_DATABASE_URL", "postgresql://nobody@127.0.0.1/nothing")
     namespace: dict[str, Any] = {"__name__": "page"}
 
     for code in blocks(read(page), "python"):
