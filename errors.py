@@ -60,7 +60,8 @@
         ├── MaxStepsExceeded        CL502  the run used up its model turns
         ├── ScheduleUnsupported     CL503  a cron run: its ticks would share one identity
         ├── RunNotFound             CL504  no such run
-        │   └── RunGone               CL513  only the ledger has the run
+        │   ├── RunGone               CL513  only the ledger has the run
+        │   └── RunUnrecorded         CL514  only Temporal has the run
         ├── ConversationTooLarge    CL505  a message, or the run's input, is too large
         ├── RunDeadlineExceeded     CL506  the run took longer than its run_deadline
         ├── OutputUnusable          CL507  the model gave nothing usable, turn after turn
@@ -660,6 +661,16 @@ class RunGone(RunNotFound):
     remedy = (
         "See `commitline runs show RUN`. End it with `commitline stop RUN`, take back what it did "
         "with `commitline undo RUN`; for the same work again choose another id."
+    )
+
+
+class RunUnrecorded(RunNotFound):
+    """The run has begun, and the ledger has nothing of it: it was restored to an earlier point."""
+
+    code = "CL514"
+    remedy = (
+        "Look at the downstream systems for what it did: no list and no undo has it. End it with "
+        "`commitline stop RUN`, if it goes on."
     )
 
 

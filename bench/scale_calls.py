@@ -391,6 +391,7 @@ LISTS: Final[tuple[Case, ...]] = (
     (", of an agent", lambda on: on.ledger.find(agent="support", limit=50)),
     ("", lambda on: on.ledger.runs.list(limit=20)),
     (", of an id", lambda on: on.ledger.runs.list(workflow_id="outbox", limit=20)),
+    ("", lambda on: on.ledger.runs.known([(f"run-{at}", on.run(at)) for at in range(50)])),
     ("", lambda on: on.ledger.threads.list(limit=20)),
     ("", lambda on: on.ledger.approvals.list(limit=50)),
     (", of a run", lambda on: on.ledger.approvals.list(on.run(1), limit=50)),

@@ -13,7 +13,7 @@ from typing import Any, Final
 from temporalio.client import WorkflowExecutionDescription
 
 from ..canonical import storable
-from ..errors import ResetRefused, RunGone
+from ..errors import ResetRefused, RunGone, RunUnrecorded
 from ..identity import RunKey, parent_of
 from ..ledger import Action, Approval, Question, UndoReport
 from ..workflows.progress import Progress
@@ -80,6 +80,18 @@ class AnyRun:
             RunNotFound: No run has this id.
         """
         return await _state(self._workflow)
+
+    async def is_unrecorded(self) -> bool:
+        """Whether the run has begun, and the ledger has nothing of it. Safe to repeat.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        try:
+            await self._workflow.check_recorded(await self._workflow.run_key())
+        except RunUnrecorded:
+            return True
+        return False
 
     async def describe(self) -> WorkflowExecutionDescription:
         """Return what Temporal knows of the run now. Safe to repeat; it only reads.
@@ -160,6 +172,7 @@ class AnyRun:
             by: Who does: the client's ``authorize`` gets it.
 
         Raises:
+            RunUnrecorded: The ledger has lost what it did; nothing was changed.
             RunNotFound: No run has this id.
             NotAuthorized: This person may not undo it; nothing was changed.
             UndoRefused: It has not ended: stop it with ``compensate=True``. A run that was stopped
@@ -175,11 +188,13 @@ class AnyRun:
         """Return what of the run is undone, and what stands. Safe to repeat; it only reads.
 
         Raises:
+            RunUnrecorded: The ledger has lost what it did.
             RunNotFound: No run has this id.
             ConfigurationError: No database is configured.
         """
-        ledger = await self._connection.ledger()
-        return await ledger.undo.report(await self._workflow.run_key())
+        run_key = await self._workflow.run_key()
+        await self._workflow.check_recorded(run_key)
+        return await (await self._connection.ledger()).undo.report(run_key)
 
     async def reset(
         self, *, to_step: int, fork: bool = False, reason: str = "", by: str = ""
@@ -199,6 +214,7 @@ class AnyRun:
 
         Raises:
             RunGone: Temporal has no history of it any more to go back in.
+            RunUnrecorded: The ledger has lost what it did.
             RunNotFound: No run has this id, in Temporal or in the ledger.
             NotAuthorized: This person may not reset it, or not fork it; nothing was changed.
             ResetRefused: It was stopped for good, or has no such turn.
@@ -206,6 +222,7 @@ class AnyRun:
         """
         workflow = await self._allowed(by, "fork" if fork else "reset", step=to_step)
         run_key = await run_key_of(await workflow.describe())
+        await workflow.check_recorded(run_key)
         if parent_of(run_key) is not None:
             raise ResetRefused(f"{self.id!r} is a sub-agent's: reset the run that called it")
         return await reset_run(

@@ -39,11 +39,12 @@ from ..identity import Position, action_key
 from ..ledger import ActionLedger, Approval, Question
 from ..ledger.approvals import check_generation, refusal_of
 from ..ledger.questions import refusal_of as refusal_of_answer
-from ..workflows.base_run import ANSWERED, DECISION, WORD_GIVEN
+from ..workflows.base_run import ANSWERED, DECISION
 from .connection import Connection
 from .intervention import about_call
 from .run_workflow import LIVE, RunWorkflow, state_of
 from .temporal_failure import LEFT_UNANSWERED, ended_badly, raise_if_cancelled, refused
+from .word_given import have_it_look, tell
 
 MAX_ANSWER: Final = 256 * 1024
 """Characters of an answer, as JSON; it travels through Temporal."""
@@ -90,7 +91,8 @@ async def decide(
     key = action_key(run_key, position) if isinstance(call, str) else call.key
     approval = await ledger.approvals.get(key)
     if approval is None or approval.run_key != run_key:
-        raise ApprovalRefused(f"nothing was asked about {at} of the run {workflow.id!r}")
+        lost = await have_it_look(ledger, workflow, run_key, position)
+        raise ApprovalRefused(f"nothing was asked about {at} of the run {workflow.id!r}{lost}")
     check_generation(approval, generation)
     by = storable(by)  # `authorize` sees the very name that is kept
     edited = None if args is None or not approve else _edited_text(approval.tool, args)
@@ -176,7 +178,7 @@ def _is_decided(found: Approval, word: Decide) -> bool:
 
 async def _decide_by_row(ledger: ActionLedger, workflow: RunWorkflow, word: Decide) -> None:
     await _commit(ledger, word)
-    await _tell(workflow, WordGiven(word.run_key, word.position))
+    await tell(workflow, WordGiven(word.run_key, word.position))
 
 
 async def _commit(ledger: ActionLedger, word: Decide) -> Approval:
@@ -199,7 +201,7 @@ async def _decide_foreign(ledger: ActionLedger, workflow: RunWorkflow, word: Dec
         )
     decided = await _commit(ledger, word)
     told = workflow.below(decided.waiting_workflow)
-    await _tell(told, WordGiven(word.run_key, word.position), signal=FOREIGN_WORD_GIVEN)
+    await tell(told, WordGiven(word.run_key, word.position), signal=FOREIGN_WORD_GIVEN)
 
 
 async def _is_live(workflow: RunWorkflow) -> bool:
@@ -223,8 +225,9 @@ async def answer(
         key, number = action_key(run_key, Position(question)), None
     found = await ledger.questions.get(key, number)
     if found is None or found.run_key != run_key:
-        where = question if isinstance(question, str) else question.key
-        raise AnswerRefused(f"nothing was asked at {where} of the run {workflow.id!r}")
+        where = question if isinstance(question, str) else question.position
+        lost = await have_it_look(ledger, workflow, run_key, Position(where))
+        raise AnswerRefused(f"nothing was asked at {where} of the run {workflow.id!r}{lost}")
     by = storable(by)  # `authorize` sees the very name that is kept
     await connection.check_authorized(by, about_call("answer", found, value=text))
     word = Answer(run_key, found.position, found.number, by, text)
@@ -244,7 +247,7 @@ async def answer(
             raise AnswerRefused(f"the run {workflow.id!r} has ended: {err}") from err
     except _TakesNoUpdate:
         await ledger.questions.answer(key, found.number, text, by=by)
-        await _tell(workflow, WordGiven(run_key, found.position, found.number))
+        await tell(workflow, WordGiven(run_key, found.position, found.number))
 
 
 def _is_answered(found: Question, word: Answer) -> bool:
@@ -352,15 +355,6 @@ def _is_final(err: WorkflowUpdateFailedError) -> bool:
     """Whether a refusal is the row's or the workflow's own, which is always the same."""
     kind = err.cause.type if isinstance(err.cause, ApplicationError) else None
     return kind in (ApprovalRefused.__name__, AnswerRefused.__name__)
-
-
-async def _tell(workflow: RunWorkflow, given: WordGiven, *, signal: str = WORD_GIVEN) -> None:
-    """Tell the run that a word about a call of it is in the ledger; it looks by itself, too."""
-    try:
-        await (await workflow.own()).signal(signal, pack(given))
-    except RPCError as err:
-        if err.status is not RPCStatusCode.NOT_FOUND:  # it has ended meanwhile
-            raise refused(workflow.id, err) from err
 
 
 def _answer_text(value: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
@@ -23,14 +24,13 @@ from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.contract.encoding import unpack
+from ..activities.contract.runs import AGENT_RUN, PLAN_RUN
 from ..canonical import scrub
-from ..errors import CommitlineError, RunFailed, RunGone, RunNotFound
+from ..errors import CommitlineError, RunFailed, RunGone, RunNotFound, RunUnrecorded
 from ..identity import RunKey, first_execution, run_key
 from ..ledger import Run
 from ..workflows.action_headers import MEMO_RUN_KEY
-from ..workflows.plan_run import PLAN_RUN
 from ..workflows.progress import Progress
-from ..workflows.run_input import AGENT_RUN
 from .connection import Connection
 from .executions import describe_execution, is_paused, memo_text, naming_codec
 from .temporal_failure import only_the_wait_ended, refused
@@ -177,6 +177,31 @@ class RunWorkflow:
         with naming_codec():
             await described.memo()
         return await run_key_of(described)
+
+    async def check_recorded(self, run_key: RunKey) -> None:
+        """Check that the ledger has the run, if that has begun at all.
+
+        Raises:
+            RunUnrecorded: It has begun, and the ledger has nothing of it.
+        """
+        known = await (await self._connection.ledger()).runs.get(run_key) is not None
+        if not known and await self.has_begun():
+            raise RunUnrecorded(f"the ledger has nothing of the run {self.id!r}")
+
+    async def has_begun(self) -> bool:
+        """Whether a worker has taken the run up; only then can it have done anything.
+
+        Raises:
+            RunNotFound: Temporal has no workflow of it.
+        """
+        described = await self.describe()
+        if first_of(described) != described.run_id:
+            return True
+        own = self._connection.workflow(self.id, run_id=described.run_id)
+        async for event in own.fetch_history_events():
+            if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
+                return True
+        return False
 
     async def is_foreign(self) -> bool:
         """Whether it is a workflow of another framework, which has other handlers than ours.

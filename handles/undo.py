@@ -42,6 +42,7 @@ async def undo(connection: Connection, workflow: RunWorkflow, *, reason: str) ->
     if described.status is WorkflowExecutionStatus.RUNNING:
         await _end_if_left(connection, workflow.id, found)
     if found is None:
+        await workflow.check_recorded(run_key)
         return await ledger.undo.report(run_key)  # it was never opened: it did nothing
     if found.state == "running":
         # It was terminated, or timed out, and could not say so; no reset takes it up now.

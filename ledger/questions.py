@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Final
 
 from ..canonical import storable
-from ..errors import AnswerRefused, Fenced
-from ..identity import ActionKey, RunKey
+from ..errors import AnswerRefused, Fenced, RunNotRunning
+from ..identity import ActionKey, RunKey, split_action_key
 from .action_records import Action
 from .claim_results import Dispatched, HeldClaim
 from .outcome import end_intent, lock_with_domain_key
@@ -95,6 +95,9 @@ class QuestionLedger(LedgerCalls):
         """Return a question and the row of its call, which ends where that has expired.
 
         Safe to repeat. None where the call has no row: it only reads.
+
+        Raises:
+            RunNotRunning: The ledger has lost the question, and its run, too.
         """
 
         async def work(connection: Connection) -> tuple[Question | None, Action | None]:
@@ -104,6 +107,8 @@ class QuestionLedger(LedgerCalls):
                 found = next((one for one in questions if one.number == number), None)
                 if found is not None and found.state == "expired":
                     return found, await _close(connection, found)
+                if found is None:
+                    await _check_run(connection, split_action_key(key)[0])
                 return found, await fetch(connection, Action, "get_action", key=key)
 
         return await self._call(work)
@@ -239,3 +244,9 @@ def _why_not(found: Question) -> str:
         case "withdrawn":
             return f"the run of {found.key} went another way: the call is not made any more"
     return f"the run of {found.key} acts no more"
+
+
+async def _check_run(connection: Connection, run_key: RunKey) -> None:
+    """Refuse a run that is not there: its call would be begun anew."""
+    if await fetch(connection, Run, "get_run", run_key=run_key) is None:
+        raise RunNotRunning(f"{run_key} is not in the ledger", known=False)

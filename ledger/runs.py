@@ -161,6 +161,22 @@ class RunLedger(LedgerCalls):
         """Return one run, or None. Safe to repeat; it only reads."""
         return await self._fetch(Run, "get_run", run_key=run_key)
 
+    async def known(self, runs: Sequence[tuple[str, RunKey]]) -> frozenset[str]:
+        """Return the workflow ids of those runs that the ledger has; it only reads.
+
+        Args:
+            runs: Each with its workflow's id and its key. A sub-agent's is known by the id.
+        """
+        workflows, keys = [one for one, _ in runs], [key for _, key in runs]
+        found = await self._fetch_all(Run, "known_runs", run_keys=keys, workflow_ids=workflows)
+        return frozenset(run.workflow_id for run in found)
+
+    async def timeline(self) -> str:
+        """Return what changes where the ledger becomes another one, or its server starts anew."""
+        row = await self._fetch_row("get_timeline")
+        assert row is not None, "get_timeline returns a row"
+        return str(row["timeline"])
+
     async def begun(self, workflow_id: str, *, namespace: str) -> Run | None:
         """Return the newest run that a caller started under a workflow id, or None; it only reads.
 

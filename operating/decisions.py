@@ -57,7 +57,10 @@ async def answer(client: AgentClient, call: str, value: str, *, by: str) -> None
     run, position = await call_named(client, named)
     if not number:
         return await run.answer(position, as_json(value), by=by)
-    for question in await run.questions(only_waiting=False):
+    asked = await run.questions(only_waiting=False)
+    if not any(one.position == position for one in asked):
+        return await run.answer(position, as_json(value), by=by)  # says why there is none
+    for question in asked:
         if (question.position, str(question.number)) == (position, number):
             return await run.answer(question, as_json(value), by=by)
     raise AnswerRefused(f"{named} has asked no question {number}")

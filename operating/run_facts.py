@@ -20,7 +20,7 @@ from ..shown import one_line
 from .console import ERR, moment, print_facts
 from .decisions import call_name
 
-NOT_IN_LEDGER: Final = "it has nothing of this run: not begun yet, or lost by a restore"
+LOST: Final = "it has nothing of this run, which has begun: it was restored to before that"
 
 FORGOTTEN: Final = "Temporal has no workflow of it: its retention, a deleted history, a new cluster"
 
@@ -48,7 +48,7 @@ async def facts(client: AgentClient, handle: RunHandle) -> dict[str, Any]:
         "run_key": run_key,
         "agent": None if run is None else run.agent,
         "state": state,
-        "in_ledger": NOT_IN_LEDGER if run is None else run.workflow_status or run.state,
+        "in_ledger": await _in_ledger(handle, run),
         "stop_reason": None if run is None else run.stop_reason,
         "thread": None if run is None else run.thread_id,
         "why": await _why(handle, state),
@@ -56,6 +56,12 @@ async def facts(client: AgentClient, handle: RunHandle) -> dict[str, Any]:
         "started": None if run is None else run.created_at,
         **seen,
     }
+
+
+async def _in_ledger(handle: RunHandle, run: Run | None) -> str:
+    if run is None:
+        return LOST if await handle.is_unrecorded() else "not begun"
+    return run.workflow_status or run.state
 
 
 async def _of_ledger(
@@ -120,7 +126,7 @@ def _commands(
 ) -> list[str]:
     """Return what to type next, in this order."""
     if run is None:
-        return []
+        return []  # nothing of it is on record
     if state == "gone" and run.state != "ended":
         return [f"commitline stop {run.workflow_id}", f"commitline stop {run.workflow_id} --undo"]
     found = [

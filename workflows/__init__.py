@@ -6,11 +6,12 @@ tests replay their histories inside a sandbox, which refuses a call that would n
 
 from ..activities.contract.conversation import RunResult
 from ..activities.contract.plans import PlanInput, PlanResult, StepResult
+from ..activities.contract.runs import AGENT_RUN, PLAN_RUN
 from .action_headers import ActionHeaders
 from .agent_run import AgentRun
-from .plan_run import PLAN_RUN, PlanRun
+from .plan_run import PlanRun
 from .relay_workflows import Relay, SettleAction
-from .run_input import AGENT_RUN, RunInput
+from .run_input import RunInput
 from .undo_run import UndoRun
 
 __all__ = [

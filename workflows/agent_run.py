@@ -27,7 +27,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 
 from ..activities.contract.conversation import RunResult
 from ..activities.contract.encoding import pack, unpack
-from ..activities.contract.runs import OPEN_RUN, Opened, OpenRun
+from ..activities.contract.runs import AGENT_RUN, OPEN_RUN, Opened, OpenRun
 from ..canonical import scrub
 from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
 from ..shown import markdown_line
@@ -43,7 +43,7 @@ from .activity_calls import (
 from .base_run import BaseRun, handlers_finished, read_input
 from .local_room import LocalRoom, local_room
 from .progress import Progress
-from .run_input import AGENT_RUN, Carried, OpenRequest, RequestEnd, RunInput, SendRequest
+from .run_input import Carried, OpenRequest, RequestEnd, RunInput, SendRequest
 from .turn import AgentTurns
 
 MESSAGE: Final = "message"

@@ -21,7 +21,7 @@ from temporalio.exceptions import (
 from ..activities.contract.approvals import DECIDE, Decide, WordGiven
 from ..activities.contract.encoding import from_plain, pack, unpack
 from ..activities.contract.questions import ANSWER, Answer
-from ..activities.contract.runs import CLOSE_RUN, STOP_RUN, CloseRun, StopRun
+from ..activities.contract.runs import CLOSE_RUN, LOOK, STOP_RUN, CloseRun, StopRun
 from ..canonical import scrub
 from ..errors import (
     AnswerRefused,
@@ -133,6 +133,15 @@ class BaseRun:
             self._calls.decided.add(given.position)
         else:
             self._calls.answered.add((given.position, given.number))
+
+    @workflow.signal(name=LOOK)
+    def look(self, *sent: Any) -> None:
+        """Look into the ledger now, for whatever a person is waited for. Safe to repeat.
+
+        The relay sends it to a run that the ledger does not know any more: it ends by that name.
+        """
+        if self._calls is not None:
+            self._calls.look()
 
     async def _within_deadline(self, ends_at: float | None, work: Coroutine[Any, Any, T]) -> T:
         """Do the run's work within its deadline; after it, the run stops itself.

@@ -33,6 +33,7 @@ from ..activities.contract.plans import (
 )
 from ..activities.contract.references import StoredInput, part_of, put_in
 from ..activities.contract.reply import Reply
+from ..activities.contract.runs import PLAN_RUN
 from ..activities.contract.sizes import MAX_STEP, result_share
 from ..activities.contract.spec import ToolSpec
 from ..canonical import dumps, parse, scrub
@@ -46,8 +47,6 @@ from .base_run import BaseRun, handlers_finished, read_input
 from .progress import Progress
 from .run_end import is_stop, is_undoing
 from .tool_calls import ToolCalls
-
-PLAN_RUN: Final = "PlanRun"
 
 _MAX_ARGUMENTS: Final = 1_000_000
 """Characters of a step's arguments. Temporal wedges a workflow task over 2 MiB."""

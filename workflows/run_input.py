@@ -11,8 +11,6 @@ from ..activities.contract.deadlines import RunLimits
 from ..activities.contract.turns import CallResult
 from ..canonical import digest
 
-AGENT_RUN: Final = "AgentRun"
-"""The workflow type."""
 TASK_TIMEOUT: Final = timedelta(seconds=5)
 """How long Temporal waits for a worker that died *inside* a workflow task; by default 10 s."""
 

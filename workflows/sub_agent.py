@@ -31,6 +31,7 @@ from ..activities.contract.conversation import RunResult
 from ..activities.contract.deadlines import UNSET, RunLimits
 from ..activities.contract.encoding import pack, unpack
 from ..activities.contract.reply import Reply
+from ..activities.contract.runs import AGENT_RUN
 from ..activities.contract.spec import ToolSpec
 from ..activities.contract.sub_agents import (
     BEGIN_SUB_AGENT,
@@ -47,7 +48,7 @@ from ..identity import Position
 from ..shown import markdown_line
 from .action_headers import MEMO_RUN_KEY, this_run
 from .activity_calls import raise_if_cancelled, run_ledger_activity
-from .run_input import AGENT_RUN, TASK_TIMEOUT, RunInput
+from .run_input import TASK_TIMEOUT, RunInput
 
 _STARTS: Final = 3
 

@@ -65,6 +65,12 @@ class ToolCalls:
         self._progress = progress
         self._limits = limits or RunLimits()
 
+    def look(self) -> None:
+        """Have each call that waits for a person look into the ledger now."""
+        waits = ("awaiting_approval", "awaiting_answer")
+        calls = [one for one in self._progress.calls if one.state in waits]
+        self.decided |= {Position(one.position) for one in calls}
+
     async def run(self, tool: ToolSpec, at: Position, requested: str) -> Reply:
         """Make a call, with the arguments (JSON text) as the plan has them; return its reply."""
         name = tool.definition.name
@@ -190,14 +196,16 @@ class ToolCalls:
             call.state, call.question = "awaiting_answer", question.message
             self._show()
         reply, look_in = None, CHECK_AGAIN
+        self.decided.discard(at)  # that was before it asked
         while wait and key not in self.answered:
             with suppress(TimeoutError):
                 await workflow.wait_condition(
-                    lambda: key in self.answered,
+                    lambda: key in self.answered or at in self.decided,
                     timeout=min(wait, look_in),
                     timeout_summary=f"{at} waits for an answer",
                 )
             look_in = min(2 * look_in, CHECK_DAILY)
+            self.decided.discard(at)
             raise_if_cancelled()
             if key in self.answered:
                 break

@@ -13,6 +13,13 @@ OPEN_RUN: Final = "commitline.open_run"
 CLOSE_RUN: Final = "commitline.close_run"
 STOP_RUN: Final = "commitline.stop_run"
 
+AGENT_RUN: Final = "AgentRun"
+"""The workflow of an agent's run."""
+PLAN_RUN: Final = "PlanRun"
+"""The workflow of a plan's run."""
+LOOK: Final = "look"
+"""The signal that has a run look into the ledger now, whatever it waits for."""
+
 
 @dataclass(frozen=True)
 class OpenRun:

@@ -26,6 +26,7 @@ from ..contract.relay import CLOSE_GONE_RUNS
 from ..guard.heartbeat import beating
 from .left_runs import LeftRuns
 from .left_undos import LeftUndos
+from .missing_runs import MissingRuns
 from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 from .run_executions import RunExecutions
 
@@ -58,6 +59,7 @@ class GoneRuns:
         self._ledger = ledger
         self._namespace = temporal.namespace
         self._executions = RunExecutions(temporal, ledger)
+        self._missing = MissingRuns(ledger, temporal)
         self._left = left
         self._undos = undos
 
@@ -81,6 +83,7 @@ class GoneRuns:
             LedgerUnavailable: No answer within the deadline; the next look goes on with the rest.
         """
         gone = await self._close_all()
+        await self._missing.tell()
         if self._undos is not None:
             await self._undos.take_over()
         await self._give_exits()

@@ -86,6 +86,15 @@ update agent_actions
 -- get_run: one run.
 select *, clock_timestamp() as now from agent_runs where run_key = %(run_key)s;
 
+-- known_runs: those of these runs that are there, by key, or a sub-agent's by its workflow.
+select *, clock_timestamp() as now from agent_runs where run_key = any(%(run_keys)s)
+union all
+select *, clock_timestamp() as now from agent_runs
+ where workflow_id = any(%(workflow_ids)s) and parent_key is not null;
+
+-- get_timeline: what changes where the ledger becomes another one, or its server starts anew.
+select commitline_timeline() as timeline;
+
 -- get_begun: the newest run that a caller started under a workflow id; a sub-agent's has its own.
 select *, clock_timestamp() as now from agent_runs
  where workflow_id = %(workflow_id)s and parent_key is null

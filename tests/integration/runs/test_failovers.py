@@ -12,23 +12,33 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg import AsyncConnection, sql
+from temporalio.testing import ActivityEnvironment
 
-from commitline import NEVER_HAPPENED, App, Effect, Plan, Tool, ToolRefused, step, tool
+from commitline import NEVER_HAPPENED, App, Effect, Plan, Tool, ToolContext, ToolRefused, step, tool
 from commitline.activities.contract.conversation import Completion
 from commitline.activities.contract.encoding import pack, unpack
 from commitline.activities.contract.outcomes import Unrecorded
 from commitline.activities.contract.reply import Reply
 from commitline.activities.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
+from commitline.activities.runs.gone_runs import GoneRuns
 from commitline.activities.runs.outcomes import OutcomeActivities
-from commitline.errors import ApprovalRefused, RunNotRunning, StaleThread
+from commitline.errors import (
+    AnswerRefused,
+    ApprovalRefused,
+    RunNotRunning,
+    RunUnrecorded,
+    StaleThread,
+)
+from commitline.handles.run_workflow import LIVE
 from commitline.identity import Position, RunKey, action_key
 from commitline.ledger import ActionLedger, ledger_pool
+from commitline.operating.run_facts import LOST, facts
 from commitline.tests.integration.database import Backup
-from commitline.workflows import approval_wait
 
 from .bench import Bench, eventually, fresh_id, one_agent
 from .playing import Signals, asked, computed_app, seen, turn_of, within
+from .relay_bench import ledger_of
 
 SENT: list[float] = []
 CALLED = SENT
@@ -301,7 +311,7 @@ async def test_a_run_that_knows_more_than_a_restored_ledger_ends_and_undoes_noth
 
 
 async def test_a_run_that_waits_ends_by_name_where_a_restored_ledger_does_not_know_it(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench,
 ) -> None:
     @tool(effect=Effect.AT_MOST_ONCE, approval=True)
     def pay(cents: int) -> str:
@@ -309,19 +319,75 @@ async def test_a_run_that_waits_ends_by_name_where_a_restored_ledger_does_not_kn
         SENT.append(cents)
         return "paid"
 
-    monkeypatch.setattr(approval_wait, "CHECK_AGAIN", 1.0)
+    @tool(effect=Effect.AT_MOST_ONCE)
+    async def ask(ctx: ToolContext) -> str:
+        """Ask a person."""
+        return str(await ctx.interrupt("how much?"))
+
+    def calls(request: ModelRequest) -> Completion:
+        if turn_of(request):
+            return say("done")
+        both = [("ask", {}), ("pay", {"cents": 100})]
+        return call(*both if asked(request) == ["both"] else both[:1])
+
+    async with bench.serving(computed_app(calls, pay, ask)[0]) as client:
+        backup = await asyncio.to_thread(Backup, bench.settings.database_url)
+        prompts = ("both", "both", "ask")
+        runs = [await client.start("agent", one, id=fresh_id()) for one in prompts]
+        told, deciding, answering = runs
+        for run in runs:
+            await eventually(run.questions)
+        for run in (told, deciding):
+            await eventually(run.approvals)
+        await asyncio.to_thread(backup.put_back)
+        with pytest.raises(ApprovalRefused, match="the ledger has nothing of it"):
+            await deciding.decide("0.0", approve=True, by="ada")
+        with pytest.raises(AnswerRefused, match="the ledger has nothing of it"):
+            await answering.answer("0.0", 3, by="ada")
+        async with ledger_of(bench) as ledger:
+
+            async def ended() -> bool:
+                # A new relay for each look: it looks once for each timeline.
+                await ActivityEnvironment().run(GoneRuns(ledger, bench.temporal).close_gone_runs)
+                return await told.state() not in LIVE
+
+            await eventually(ended)
+        for refused in (told.undo(), told.undo_report(), told.reset(to_step=0)):
+            with pytest.raises(RunUnrecorded):
+                await refused
+        shown = await facts(client, told)
+        for run in runs:
+            with pytest.raises(RunNotRunning, match="is not in the ledger"):
+                await within(run.result())
+
+    assert (shown["state"], shown["in_ledger"]) == ("failed", LOST)
+    assert SENT == []
+
+
+async def test_an_approval_that_the_ledger_has_lost_is_asked_for_anew_when_somebody_decides(
+    bench: Bench,
+) -> None:
+    @tool(effect=Effect.AT_MOST_ONCE, approval=True)
+    def pay(cents: int) -> str:
+        """Pay."""
+        SENT.append(cents)
+        return "paid"
+
     script = [call(("pay", {"cents": 100})), say("done")]
     async with bench.serving(one_agent([pay], script)) as client:
-        backup = await asyncio.to_thread(Backup, bench.settings.database_url)
         run = await client.start("agent", "go", id=fresh_id())
         await eventually(run.approvals)
-        await asyncio.to_thread(backup.put_back)
-        with pytest.raises(ApprovalRefused, match="nothing was asked"):
+        await bench.sql("delete from agent_approvals")
+        with pytest.raises(ApprovalRefused, match="asks anew now"):
             await run.decide("0.0", approve=True, by="ada")
-        with pytest.raises(RunNotRunning, match="is not in the ledger"):
-            await within(run.result())
+        await eventually(run.approvals)
+        with pytest.raises(ApprovalRefused) as mistyped:
+            await run.decide("7.0", approve=True, by="ada")
+        await run.decide("0.0", approve=True, by="ada")
+        await within(run.result())
 
-    assert SENT == []
+    assert mistyped.value.message == f"nothing was asked about 7.0 of the run {run.id!r}"
+    assert SENT == [100]
 
 
 async def test_a_plan_goes_on_after_a_restore_and_leaves_unknown_what_was_at_work_in_the_copy(

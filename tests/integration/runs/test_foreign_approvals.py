@@ -330,3 +330,19 @@ async def test_a_call_whose_workflow_asked_nobody_is_refused(shop: Shop) -> None
 
     assert told.startswith("ApprovalMissing: a person has to approve 'pay'")
     assert CALLED == []
+
+
+async def test_what_the_ledger_has_lost_is_asked_for_anew_when_somebody_decides(shop: Shop) -> None:
+    async with shop.serving():
+        handle = await shop.start(4900)
+        await shop.waiting(handle.id)
+        await shop.bench.sql("delete from agent_approvals")
+        await shop.bench.sql("delete from agent_runs")
+        run = shop.client.run(handle.id)
+        with pytest.raises(ApprovalRefused, match="the ledger has nothing of it"):
+            await run.decide("pay#0", approve=True, by="ada")
+        await run.decide(await shop.waiting(handle.id), approve=True, by="ada")
+        told = await handle.result()
+
+    assert told == ["paid 4900"]
+    assert CALLED == [("4821", 4900, "eur")]
