@@ -8,6 +8,7 @@ told as an MCP result that is an error, which says what is known: frameworks tak
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,18 +19,21 @@ from temporalio.exceptions import ApplicationError
 from ..activities.app.tool_context import current
 from ..activities.contract.reply import Reply
 from ..activities.guard.protocols import Replies
-from ..canonical import Json, dumps
+from ..canonical import Json, dumps, parse
+from ..errors import UnrepresentableValue
 from ..ledger import Outcome
 from ..ledger.action_records import Effect
 from .effect_rule import EffectRule, effect
 from .family import ReportedFailure, ReportedRefusal, ToolCall
-from .mcp_wire import MCPRequest, error_in, operation
+from .mcp_wire import MCPRequest, asks_confirmation, error_in, for_this_call, operation
 from .stored_payload import arguments_of, kept_value, payload_of
 from .stored_result import outcome_of
 from .telling import ToldReplies, told
 
 _FACTORY: Final = "$factory_argument"
 """The key under which stored arguments have what chose the server's client."""
+_ASKS: Final = "google_adk.ConfirmationRequested"
+"""The name of what a call of ADK ends with that asks a person to confirm it."""
 _AT_MOST_ONCE: Final = effect(Effect.AT_MOST_ONCE)
 _BEFORE_ANY_TOOL: Final = (-32700, -32600, -32601)
 """JSON-RPC errors that come before any tool runs: parse error, invalid request, no such method."""
@@ -156,6 +160,14 @@ class MCPResults(ToldReplies):
         self._request = request
         self._converter = converter
 
+    def done(self, key: str, outcome: Outcome, duplicate_of: str | None, limit: int | None) -> Any:
+        """See `Replies`. What asks for a confirmation is handed on as it was."""
+        if outcome.kind == "error" and outcome.value["type"] == _ASKS:
+            with suppress(UnrepresentableValue):  # it was too long to be kept whole
+                wire = parse(outcome.value["message"])
+                return RawValue(payload_of(for_this_call(wire, self._request)))
+        return super().done(key, outcome, duplicate_of, limit)
+
     def tell(self, reply: Reply) -> RawValue:
         """See `ToldReplies`."""
         result = self._request.error_result(dumps(told(reply)), self._converter)
@@ -205,10 +217,13 @@ class MCPCall:
 
     def checked(self, value: Any) -> Any:
         """See `ArrivedCall`: an error of a tool may come before its effect, or after it."""
+        if asks_confirmation(value):
+            # The confirmed call is another one: it has the next position, and the key is free.
+            raise ReportedRefusal(_ASKS, dumps(kept_value(value, self._converter)))
         error = error_in(value)
         if error is None:
             return value
-        if self._effects.errors_refuse and error.by_server:
+        if error.rejected or (self._effects.errors_refuse and error.by_server):
             raise ReportedRefusal("ToolRefused", error.text)
         raise ReportedFailure(error.text)
 

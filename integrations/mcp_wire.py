@@ -105,11 +105,16 @@ class ReportedError:
     text: str
     by_server: bool
     """The server said so. Otherwise it may be a connection that was lost."""
+    rejected: bool = False
+    """A person has rejected the call, as ADK has it: nothing was sent."""
 
 
 def error_in(value: Any) -> ReportedError | None:
     """Return the error that a result is; None of a result."""
-    if hasattr(value, "tool_context") and hasattr(value, "result"):  # ADK
+    rejected = False
+    if _is_adk(value):
+        said = getattr(value.tool_context, "tool_confirmation", None)
+        rejected = said is not None and not said.confirmed
         value = value.result
     result = value.model_dump() if hasattr(value, "model_dump") else value
     if not isinstance(result, Mapping):
@@ -120,5 +125,40 @@ def error_in(value: Any) -> ReportedError | None:
         return None
     parts = result.get("content") or []
     texts = [str(one["text"]) for one in parts if isinstance(one, Mapping) and one.get("text")]
-    said = " ".join(texts) or str(result.get("error") or "the tool reported an error")
-    return ReportedError(said, by_server)
+    text = " ".join(texts) or str(result.get("error") or "the tool reported an error")
+    return ReportedError(text, by_server, rejected and not by_server)
+
+
+def asks_confirmation(value: Any) -> bool:
+    """Whether a result of ADK asks a person to confirm the call: nothing was sent."""
+    if not _is_adk(value):
+        return False
+    actions = getattr(value.tool_context, "event_actions", None)
+    asked = getattr(actions, "requested_tool_confirmations", ())
+    return getattr(value.tool_context, "function_call_id", None) in asked
+
+
+def for_this_call(wire: Json, request: MCPRequest) -> Json:
+    """Return a recorded result of ADK as that of this request: a reset gives the call another id.
+
+    Args:
+        wire: The result, as it was kept.
+        request: The activity's arguments.
+    """
+    recorded = wire["tool_context"]
+    today = getattr(request.get("tool_context"), "function_call_id", None)
+    return {**wire, "tool_context": _renamed(recorded, recorded["function_call_id"], today)}
+
+
+def _renamed(data: Json, old: str, new: str | None) -> Json:
+    """Replace an id where it is a whole key, or a whole value."""
+    if isinstance(data, dict):
+        return {
+            new if new and name == old else name: _renamed(one, old, new)
+            for name, one in data.items()
+        }
+    return new if new and data == old else data
+
+
+def _is_adk(value: Any) -> bool:
+    return hasattr(value, "tool_context") and hasattr(value, "result")

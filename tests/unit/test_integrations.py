@@ -18,6 +18,7 @@ from commitline.integrations.mcp import MCP, hinted_rule
 from commitline.integrations.mcp_wire import MCPRequest
 from commitline.integrations.pydantic_ai import PydanticAI
 from commitline.integrations.rules import Rules
+from commitline.ledger import Outcome
 
 CONVERTER = PayloadConverter.default
 TOOLS = "agent__clerk__toolset__clerk__call_tool"
@@ -288,3 +289,77 @@ def test_what_genai_registers_whether_it_is_used_or_not_needs_no_rule_until_it_i
     assert call is not None
     assert call.rule is None
     assert rules.family("gemini_files_download") is None
+
+
+@dataclass
+class Confirmation:
+    """ADK's `ToolConfirmation`."""
+
+    hint: str = ""
+    confirmed: bool = False
+
+
+@dataclass
+class EventActions:
+    requested_tool_confirmations: dict[str, Confirmation] = field(default_factory=dict)
+
+
+@dataclass
+class ADKContext:
+    """The `TemporalToolContext` of ADK's plugin."""
+
+    function_call_id: str
+    tool_confirmation: Confirmation | None = None
+    event_actions: EventActions = field(default_factory=EventActions)
+
+
+@dataclass
+class ADKRequest:
+    name: str
+    arguments: dict[str, Any]
+    tool_context: ADKContext
+    factory_argument: Any = None
+
+
+@dataclass
+class ADKResult:
+    result: Any
+    tool_context: ADKContext
+
+
+def of_adk(context: ADKContext) -> tuple[Any, Any]:
+    """Return a call of ADK, and what its framework's workflow half is replied by."""
+    family, args = MCP({"bank": mcp_effects()}), [ADKRequest("wire", {"cents": 1}, context)]
+    call = family.tool_call("bank-call-tool", args, CONVERTER)
+    return family.arrived(call, args, print, CONVERTER), family.replies(args)
+
+
+def test_a_call_of_adk_that_asks_for_a_confirmation_sent_nothing_and_is_handed_on() -> None:
+    asks = ADKContext("adk-1")
+    asks.event_actions.requested_tool_confirmations["adk-1"] = Confirmation("sure?")
+    said = {"error": "This tool call requires confirmation, please approve or reject."}
+    call, _ = of_adk(asks)
+    _, after_reset = of_adk(ADKContext("adk-2"))
+
+    with pytest.raises(ReportedRefusal) as refused:
+        call.checked(ADKResult(said, asks))
+    recorded = Outcome.error(
+        kind=refused.value.kind, message=str(refused.value), effect_possible=False
+    )
+    replied = CONVERTER.from_payload(after_reset.done("key", recorded, None, None).payload)
+
+    assert replied["result"] == said
+    assert replied["tool_context"]["function_call_id"] == "adk-2"
+    asked = replied["tool_context"]["event_actions"]["requested_tool_confirmations"]
+    assert asked == {"adk-2": {"hint": "sure?", "confirmed": False}}
+
+
+def test_a_call_of_adk_that_a_person_rejected_sent_nothing() -> None:
+    rejected = ADKContext("adk-1", tool_confirmation=Confirmation(confirmed=False))
+    call, _ = of_adk(rejected)
+
+    with pytest.raises(ReportedRefusal, match="is rejected"):
+        call.checked(ADKResult({"error": "This tool call is rejected."}, rejected))
+    with pytest.raises(ReportedFailure, match="lost"):
+        confirmed = ADKContext("adk-1", tool_confirmation=Confirmation(confirmed=True))
+        call.checked(ADKResult({"error": "connection lost"}, confirmed))
