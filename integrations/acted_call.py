@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from temporalio.converter import PayloadConverter
 
@@ -25,10 +25,12 @@ from ..ledger import Outcome
 from ..ledger.result_codec import error_text
 from .effect_rule import EffectRule
 from .stored_payload import kept_value, payload_of, unordered
-from .stored_result import outcome_of
+from .stored_result import not_kept, outcome_of
 from .telling import ToldReplies
 
 _threads = ThreadForEach()
+_COMMAND: Final = ("langgraph.types", "Command")
+"""What a tool of LangGraph returns to change the graph's state, or its way."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class ActedTool:
         """The function's.
 
         Raises:
-            DefinitionError: It has parameters without a name.
+            DefinitionError: It has parameters without a name, or says that it returns a Command.
         """
         signature = inspect.signature(self.function)
         nameless = (
@@ -58,6 +60,11 @@ class ActedTool:
         for one in signature.parameters.values():
             if one.kind in nameless:
                 raise DefinitionError(f"{self.name}: the parameter {one} has no name of its own")
+        if _holds_command(self.types.get("return")):
+            raise DefinitionError(
+                f"{self.name} returns a Command of LangGraph, which is not kept, so a call of it "
+                "could not be read back: have it return data, and make the Command in the node"
+            )
         return signature
 
     @cached_property
@@ -162,6 +169,8 @@ class ActedCall:
 
     def outcome(self, value: Any) -> Outcome:
         """See `ArrivedCall`."""
+        if _is_command(type(value)):
+            return not_kept(self._tool.name, value, "the function does not say that it returns one")
         return outcome_of(self._tool.name, value, self._converter)
 
     def result(self, ended: Any) -> Any:
@@ -178,6 +187,16 @@ class ActedCall:
             }
         except Exception as err:  # whatever a converter raises
             raise InvalidArguments(f"{self._tool.name}: {error_text(err)[:500]}") from err
+
+
+def _holds_command(annotation: Any) -> bool:
+    """Whether a type is a Command, or one of its parts: ``Command[str] | str``."""
+    parts = (typing.get_origin(annotation) or annotation, *typing.get_args(annotation))
+    return _is_command(parts[0]) or any(map(_holds_command, parts[1:]))
+
+
+def _is_command(kind: Any) -> bool:
+    return _COMMAND in {(one.__module__, one.__name__) for one in getattr(kind, "__mro__", ())}
 
 
 def _copied_call(function: Callable[..., Any], args: Mapping[str, Any]) -> Callable[[], Any]:

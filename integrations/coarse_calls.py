@@ -81,7 +81,8 @@ def guarded(tool: T, rule: EffectRule | None = None) -> T:
             plugin's ``effects`` by its name.
 
     Raises:
-        DefinitionError: It is neither, or cannot be guarded.
+        DefinitionError: It is neither, or cannot be guarded: it has parameters without a name, or
+            returns a ``Command`` of LangGraph.
     """
     if inspect.isfunction(tool):
         acted = ActedTool(_name_of(tool), tool, rule or rule_of(tool))

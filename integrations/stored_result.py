@@ -20,11 +20,16 @@ def outcome_of(tool: str, value: Any, converter: PayloadConverter) -> Outcome:
     try:
         return Outcome.ok(dumps(kept_value(value, converter)))
     except Exception as err:
-        return Outcome.error(
-            kind="UnrepresentableResult",
-            message=(
-                f"{tool} ran, and its effect stands, but its result of type "
-                f"{type(value).__qualname__} could not be kept ({error_text(err)[:200]})"
-            ),
-            effect_possible=True,
-        )
+        return not_kept(tool, value, error_text(err)[:200])
+
+
+def not_kept(tool: str, value: Any, why: str) -> Outcome:
+    """Return what is recorded of a call that happened, and whose result cannot be kept."""
+    return Outcome.error(
+        kind="UnrepresentableResult",
+        message=(
+            f"{tool} ran, and its effect stands, but its result of type "
+            f"{type(value).__qualname__} could not be kept ({why})"
+        ),
+        effect_possible=True,
+    )

@@ -356,10 +356,10 @@ def test_a_call_of_adk_that_asks_for_a_confirmation_sent_nothing_and_is_handed_o
 
 def test_a_call_of_adk_that_a_person_rejected_sent_nothing() -> None:
     rejected = ADKContext("adk-1", tool_confirmation=Confirmation(confirmed=False))
+    confirmed = ADKContext("adk-1", tool_confirmation=Confirmation(confirmed=True))
     call, _ = of_adk(rejected)
 
     with pytest.raises(ReportedRefusal, match="is rejected"):
         call.checked(ADKResult({"error": "This tool call is rejected."}, rejected))
     with pytest.raises(ReportedFailure, match="lost"):
-        confirmed = ADKContext("adk-1", tool_confirmation=Confirmation(confirmed=True))
         call.checked(ADKResult({"error": "connection lost"}, confirmed))

@@ -10,6 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from langchain_core.tools import tool as langchain_tool
+from langgraph.types import Command
 from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ActivityError, ApplicationError
@@ -77,6 +79,12 @@ async def _swallow() -> str:
         return "the tool failed, please try again"
 
 
+@effect(Effect.IDEMPOTENT)
+async def untyped(order_id: str):  # type: ignore[no-untyped-def]
+    CALLS[order_id] += 1
+    return Command(goto=order_id)
+
+
 async def _from_threads() -> list[str]:
     """Call plain functions from a thread, as a plain node does."""
     tool = guarded(stamp)
@@ -90,7 +98,7 @@ async def _tell() -> list[Any]:
         await act(break_down, "4823")
     except ApplicationError as err:
         told.append([err.type, (told_by(err) or {})["status"]])
-    return told
+    return [*told, await guarded(untyped)("4824")]
 
 
 async def _blocking() -> str:
@@ -214,8 +222,9 @@ async def test_what_has_no_result_is_told_and_a_call_without_a_rule_is_not_made(
         "none",
     ]
     assert result[2] == ["OutcomeUnknown", "unknown"]
-    assert CALLS == {"4821": 1, "4823": 1}
-    assert [one.state for one in actions] == ["unknown", "unknown"]
+    assert (result[3]["type"], result[3]["effect"]) == ("UnrepresentableResult", "happened")
+    assert CALLS == {"4821": 1, "4823": 1, "4824": 1}
+    assert [one.state for one in actions] == ["unknown", "unknown", "error"]
 
 
 async def test_a_guarded_plain_function_on_the_event_loop_is_refused_in_words(
@@ -238,6 +247,10 @@ def test_what_cannot_be_guarded_is_refused_when_it_is_wrapped() -> None:
     def many(*order_ids: str) -> None:
         """Take what has no name."""
 
-    for tool in (many, object()):
+    @effect(Effect.IDEMPOTENT)
+    async def hand_off(order_id: str) -> str | Command[str]:
+        return order_id
+
+    for tool in (many, object(), hand_off, langchain_tool(description="-")(hand_off)):
         with pytest.raises(DefinitionError):
             guarded(tool)
