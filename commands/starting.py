@@ -28,6 +28,8 @@ def demo(
     Starts servers of its own and leaves nothing running. Exits 1 if a guarded run charged
     other than once, if the baseline on plain Temporal did not charge twice, if a plan that
     failed was not undone, or if a call did not wait for the person who has to approve it.
+    With `--integrations`: if an agent with LedgerPlugin charged or mailed other than once, or
+    one without it did not do both twice.
     """
     from ..operating import console
     from ..testing.demo import INTEGRATIONS, SCENARIOS, Result, report, run_demo
