@@ -24,13 +24,12 @@ from ..errors import (
     EffectNotDeclared,
     InvalidArguments,
     NoCurrentCall,
-    NotAttempted,
 )
 from ..ledger import Action
 from .acted_call import ActedCall, ActedTool, ActReplies, NoResult
 from .coarse_activity import CoarseActivity, current_activity
 from .effect_rule import DECLARE_ONE, EffectRule, rule_of
-from .family import ToolCall
+from .family import Interrupted, ToolCall
 from .foreign_tool import ForeignTool
 from .ruled_call import RuledCall
 from .telling import FailureReplies, told_by
@@ -186,11 +185,12 @@ async def _call(
         ruled = RuledCall(call, rule, arrived, foreign, undoes=_nothing, planned=True)
         guarded_call = GuardedCall(ruled, header, adopted=here.adopted)
         try:
-            return await attempt(here.ledger, guarded_call, calling.invoke, ())
+            ended = await attempt(here.ledger, guarded_call, calling.invoke, ())
         except ApplicationError:
             if calling.interrupt is None:
                 raise
             return calling.interrupt
+        return calling.interrupt or ended
 
     ended = await here.call(once)
     if isinstance(ended, NoResult):
@@ -218,7 +218,7 @@ class _Calling:
             if not _is_interrupt(err):
                 raise
             self.interrupt = err
-            raise NotAttempted("the tool waits for an answer, and is called again") from err
+            raise Interrupted("the tool waits for an answer, and is called again") from err
 
 
 def _is_interrupt(error: BaseException) -> bool:

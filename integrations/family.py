@@ -138,6 +138,10 @@ class ArrivedCall(Protocol):
         ...
 
 
+class Interrupted(Exception):
+    """A framework has interrupted the call, which sent nothing, and makes it again."""
+
+
 class ReportedFailure(Exception):
     """A framework returned that its tool failed. It may have happened all the same."""
 

@@ -17,7 +17,7 @@ from ..canonical import digest, dumps, parse
 from ..errors import ArgumentsChanged
 from ..ledger import Action, ActionRequest, Effect, Outcome
 from .effect_rule import EffectRule
-from .family import ArrivedCall, ReportedFailure, ReportedRefusal, ToolCall
+from .family import ArrivedCall, Interrupted, ReportedFailure, ReportedRefusal, ToolCall
 from .foreign_tool import ForeignTool
 
 
@@ -72,6 +72,10 @@ class RuledCall:
 
     def failure(self, error: BaseException) -> ToolFailure:
         """See `Guarded`."""
+        if isinstance(error, Interrupted):
+            return ToolFailure(
+                FailureKind.NOT_ATTEMPTED, "Interrupted", str(error), interrupts=True
+            )
         if isinstance(error, ReportedFailure):
             return ToolFailure(FailureKind.OTHER, "ToolFailed", str(error))
         if isinstance(error, ReportedRefusal):

@@ -105,6 +105,8 @@ class ToolFailure:
     """Its text."""
     retry_after: timedelta | None = None
     """How long the other side wants us to wait; None if it did not say."""
+    interrupts: bool = False
+    """The call was interrupted by its framework, which makes it again: nothing has failed."""
 
     @classmethod
     def of(
@@ -122,6 +124,11 @@ class ToolFailure:
             # Its attributes are foreign code and may raise: then the exception says nothing.
             kind, after = FailureKind.OTHER, None
         return cls(kind, type(error).__name__, error_text(error), after)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it uses up one of the call's tries."""
+        return self.kind is not FailureKind.IN_PROGRESS and not self.interrupts
 
     @property
     def text(self) -> str:

@@ -12,6 +12,7 @@
     ... `tries` used up           error       unknown       look up **   unknown
     anything else                 error       unknown       unknown      unknown
     a question to a person        the call waits as an intent, and is made again with the answer
+    an interrupt of a framework   the same, whatever tries and attempts are left
 
     told that it is cancelled,    again       again, same   look up,     unknown
     at its deadline ***                       key           then again
@@ -187,13 +188,13 @@ def _after_failure(
     call: GuardedCall, claim: Dispatched, failure: ToolFailure, *, abandoned: bool
 ) -> Follows:
     in_progress = failure.kind is FailureKind.IN_PROGRESS
-    # That the downstream system is still at work on it is no failed try.
-    failures = claim.failures + (not in_progress)
+    # That the downstream system is still at work on it is no failed try; nor is an interrupt.
+    failures = claim.failures + failure.counts
     delay = delay_after(call, failure, failed=activity.info().attempt if in_progress else failures)
     final = _final(call, claim, failure, failures, abandoned=abandoned)
     if not _is_tried_again(call, claim, failure, failures, abandoned=abandoned):
         return final
-    if not time_for(call, delay):
+    if not failure.interrupts and not time_for(call, delay):
         return final
     return Again(failure, delay, failures, over=not abandoned, otherwise=final)
 

@@ -201,8 +201,7 @@ class ClaimedRow:
             return True
         if not_attempted and claim.effect is Effect.AT_MOST_ONCE:
             return False  # the next attempt could not tell it from one that was lost
-        in_progress = again.failure.kind is FailureKind.IN_PROGRESS
-        given = {"in_progress": in_progress, "over": again.over}
+        given = {"in_progress": not again.failure.counts, "over": again.over}
         try:
             await despite_cancellation(
                 self._write(lambda held: self._ledger.fail_try(held, **given))

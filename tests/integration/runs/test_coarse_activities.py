@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from langchain_core.tools import tool as langchain_tool
+from langgraph.errors import GraphInterrupt
 from langgraph.types import Command
 from temporalio import activity, workflow
 from temporalio.client import Client, WorkflowFailureError
+from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -58,6 +60,20 @@ async def break_down(order_id: str) -> str:
     raise ValueError("half done")
 
 
+@effect(Effect.AT_MOST_ONCE)
+async def asking(order_id: str) -> str:
+    """Interrupt its node five times."""
+    CALLS[order_id] += 1
+    if CALLS[order_id] <= 5:
+        raise GraphInterrupt
+    return f"receipt of {order_id}"
+
+
+@effect(Effect.READ)
+async def reading(order_id: str) -> str:
+    return await asking(order_id)
+
+
 async def nobody_said(order_id: str) -> str:
     CALLS[order_id] += 1
     return "called"
@@ -83,6 +99,14 @@ async def _swallow() -> str:
 async def untyped(order_id: str):  # type: ignore[no-untyped-def]
     CALLS[order_id] += 1
     return Command(goto=order_id)
+
+
+async def _asks() -> Any:
+    """Do as a node of LangGraph: an interrupt is what it returns."""
+    try:
+        return [await act(asking, "4821"), await act(reading, "4822")]
+    except GraphInterrupt:
+        return {"langgraph_interrupts": ["?"]}
 
 
 async def _from_threads() -> list[str]:
@@ -114,6 +138,7 @@ SEGMENTS = {
     "one": _one,
     "two": _two_and_a_failure,
     "swallow": _swallow,
+    "asks": _asks,
     "threads": _from_threads,
     "tell": _tell,
     "blocking": _blocking,
@@ -129,9 +154,13 @@ async def segment(which: str) -> Any:
 class OneSegment:
     @workflow.run
     async def run(self, which: str) -> Any:
-        return await workflow.execute_activity(
-            segment, which, start_to_close_timeout=timedelta(seconds=10)
-        )
+        tries = RetryPolicy(maximum_attempts=1 if which == "asks" else 0)
+        while True:
+            result = await workflow.execute_activity(
+                segment, which, start_to_close_timeout=timedelta(seconds=10), retry_policy=tries
+            )
+            if not isinstance(result, dict) or "langgraph_interrupts" not in result:
+                return result
 
 
 @pytest.fixture(autouse=True)
@@ -201,6 +230,16 @@ async def test_a_call_whose_row_is_refused_for_now_is_tried_again(bench: Bench) 
     assert result == "receipt of 4821"
     assert CALLS == {"4821": 1}
     assert [(one.position, one.state) for one in actions] == [("segment#0.charge#0", "ok")]
+
+
+async def test_interrupts_use_up_no_tries_however_many_there_are(bench: Bench) -> None:
+    result, actions = await ran(bench, "asks")
+
+    assert result == ["receipt of 4821", "receipt of 4822"]
+    assert CALLS == {"4821": 6, "4822": 6}
+    assert [(one.position, one.state, one.failures) for one in actions] == [
+        ("segment#0.asking#0", "ok", 0)
+    ]
 
 
 async def test_plain_functions_are_guarded_in_the_threads_of_a_framework(bench: Bench) -> None:
