@@ -7,7 +7,7 @@ FROM python:${PYTHON_VERSION}-slim AS build
 RUN python -m venv /venv
 WORKDIR /source
 COPY . .
-RUN /venv/bin/pip install --no-cache-dir '.[models,uvloop]'
+RUN /venv/bin/pip install --no-cache-dir '.[models,otel,uvloop]'
 
 FROM python:${PYTHON_VERSION}-slim
 RUN useradd --create-home --uid 10001 commitline

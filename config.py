@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
@@ -125,6 +125,9 @@ class Settings(BaseModel):
     Commitline's version. It stands six times in the history of a turn."""
     metrics_address: str = ""
     """Where a worker serves its metrics for Prometheus, as ``host:port``; empty is nowhere."""
+    traces: Literal["off", "on", "content"] = "off"
+    """Whether a worker sends spans by OpenTelemetry (the extra ``otel``).
+    ``content``: with arguments, results and messages."""
     health_address: str = ""
     """Where a worker answers ``/live`` and ``/ready``, as ``host:port``; empty is nowhere."""
 

@@ -28,7 +28,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from temporalio.client import Client
-from temporalio.worker import Worker
+from temporalio.worker import Interceptor, Worker
 
 from .activities.app.action_state_tool import ACTION_STATE, action_state
 from .activities.app.app import App, Hook
@@ -73,7 +73,9 @@ from .logs import Log
 from .metrics import reporting_to
 from .process import UnawaitedThreads, leave, on_stop_signal, run_event_loop
 from .redaction import redacting
-from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, SettleAction, UndoRun
+from .traces import Traces, flush, tracing_by, with_context_plugin
+from .traces import begin as begin_traces
+from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, RunSpans, SettleAction, UndoRun
 
 log = Log()
 
@@ -137,9 +139,8 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
         log.error("ledger.grants_missing", grants=grants)
     if risks := await commits_at_risk(database_url):
         log.warning("ledger.commits_at_risk", risks=risks)
-    client = await connect_temporal(
-        with_core_runtime(await temporal_options(app.temporal), settings.metrics_address)
-    )
+    options = with_context_plugin(await temporal_options(app.temporal), settings.traces)
+    client = await connect_temporal(with_core_runtime(options, settings.metrics_address))
     await check_namespace(client)
     asyncio.get_running_loop().set_default_executor(UnawaitedThreads())
     async with ledger_pool(
@@ -152,6 +153,8 @@ async def run_worker(app_name: str, *, migrate_first: bool = False) -> None:
             app_worker(app, client=client, ledger=ledger, settings=settings),
         ):
             await _until_stopped(app, app_name, settings, health)
+    if settings.traces != "off":
+        await asyncio.to_thread(flush)
     log.info("worker.stopped")
 
 
@@ -195,7 +198,7 @@ async def app_worker(
         max_cached_workflows: 0 rebuilds every workflow on every task (for tests).
     """
     async with _running(app, settings) as runner:
-        guarded = _guarded(app, runner)
+        guarded, traces = _guarded(app, runner), begin_traces(settings.traces)
         due_actions = DueActions(app, ledger, client, task_queue=settings.task_queue)
         gone_runs = _gone_runs(app, ledger, client, settings)
         worker = Worker(
@@ -209,10 +212,7 @@ async def app_worker(
                 *_settlements(app, ledger, client, settings).all,
                 *_tool_activities(app, ledger, runner),
             ],
-            interceptors=[
-                ActionHeaders(frozenset(guarded)),
-                GuardInterceptor(ledger, guarded),
-            ],
+            interceptors=_interceptors(ledger, guarded, traces),
             max_cached_workflows=max_cached_workflows,
             max_concurrent_activities=settings.max_concurrent_activities,
             max_concurrent_local_activities=settings.max_concurrent_activities,
@@ -223,9 +223,19 @@ async def app_worker(
         )
         metrics = reporting_to(_metrics(app, client, guarded, settings))
         looking = relaying(due_actions, gone_runs, ledger, settings, namespace=client.namespace)
-        with metrics:
+        with metrics, tracing_by(traces):
             async with worker, looking:
                 yield worker
+
+
+def _interceptors(
+    ledger: ActionLedger, guarded: Mapping[str, Guarded], traces: Traces | None
+) -> list[Interceptor]:
+    given: list[Interceptor] = [
+        ActionHeaders(frozenset(guarded)),
+        GuardInterceptor(ledger, guarded),
+    ]
+    return given if traces is None else [*given, RunSpans()]
 
 
 def _metrics(

@@ -68,12 +68,18 @@ async def check_durable(pool: Pool) -> None:
 
 @asynccontextmanager
 async def with_commitline(
-    client: Client, database_url: str, app: App, *, task_queue: str = SETTINGS.task_queue
+    client: Client,
+    database_url: str,
+    app: App,
+    *,
+    task_queue: str = SETTINGS.task_queue,
+    traces: str = SETTINGS.traces,
 ) -> AsyncIterator[Run]:
     """Serve the app and its one agent, through the ledger, while the body runs."""
     await migrate(database_url)
     [agent] = app.agents
-    settings = SETTINGS.model_copy(update={"database_url": database_url, "task_queue": task_queue})
+    given = {"database_url": database_url, "task_queue": task_queue, "traces": traces}
+    settings = SETTINGS.model_copy(update=given)
     async with (
         ledger_pool(database_url, size=SETTINGS.pool_size) as pool,
         app_worker(app, client=client, ledger=ActionLedger(pool), settings=settings),

@@ -36,6 +36,8 @@ from ..errors import ConfigurationError
 from ..identity import PLUGIN_MARK
 from ..ledger import ActionLedger, check_schema, ledger_pool
 from ..metrics import reporting_to
+from ..traces import begin as begin_traces
+from ..traces import tracing_by
 from ..workflows import ActionHeaders, SettleAction, UndoRun
 from .activity_interceptor import GuardsActivities
 from .call_activities import CallActivities
@@ -165,6 +167,7 @@ class LedgerPlugin(SimplePlugin):
             metrics.begin(tools=self._rules.callable_tools)
         async with self._opened.while_running(), AsyncExitStack() as stack:
             stack.enter_context(reporting_to(metrics))  # its tasks inherit it
+            stack.enter_context(tracing_by(begin_traces(self._settings.traces)))
             if activities and SettleAction in (config.get("workflows") or ()):
                 relaying = self._own_workflows.relaying(worker.client, worker.task_queue)
                 await stack.enter_async_context(relaying)

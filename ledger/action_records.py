@@ -106,6 +106,8 @@ class Attempt:
     """Nobody can say whether it is the later one of two: the engine does not know when it began."""
     unrecorded_before: bool = False
     """Whether attempts before it may have called without a row: their worker had no guard."""
+    trace_parent: str | None = None
+    """Its span, as W3C's traceparent; None where its worker does not trace."""
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,8 @@ class Action:
     """An `unordered` attempt has claimed it: none of its attempts is the later one."""
     adopted_at: datetime | None = None
     """Since when the relay has it because somebody else than its run relies on it."""
+    trace_parent: str | None = None
+    """The span of the attempt that claimed last, where its worker traces."""
 
     @property
     def parked(self) -> bool:

@@ -289,7 +289,12 @@ class _Claimant:
     async def _stored_call(self, found: Action, taken: Action, *, taken_over: bool) -> Dispatched:
         questions = await fetch_all(self._connection, Question, "questions_of", key=found.key)
         return stored_call(
-            taken, self._request, self._attempt, taken_over=taken_over, questions=tuple(questions)
+            taken,
+            self._request,
+            self._attempt,
+            taken_over=taken_over,
+            questions=tuple(questions),
+            lost_trace=found.trace_parent if taken_over else None,
         )
 
     # --- The action's own row ---------------------------------------------------------------

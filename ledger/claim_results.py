@@ -59,6 +59,8 @@ class Dispatched:
     """Whether the claimant can look up in the downstream system how the call ended."""
     questions: tuple[Question, ...] = ()
     """What earlier attempts raised, in order, with the answers."""
+    lost_trace: str | None = None
+    """The span of the attempt that it takes over from, where that one's worker traced."""
 
     @property
     def place(self) -> tuple[RunKey, Position]:
@@ -136,6 +138,7 @@ def attempt_parameters(attempt: Attempt) -> dict[str, Any]:
         "engine_now": attempt.engine_now or attempt.started_at,
         "token": attempt.token,
         "unordered": attempt.unordered,
+        "trace_parent": attempt.trace_parent,
         "lease": attempt.lease,
         "deadline": attempt.lease if attempt.deadline is None else attempt.deadline,
     }
@@ -162,6 +165,7 @@ def stored_call(
     *,
     taken_over: bool,
     questions: tuple[Question, ...] = (),
+    lost_trace: str | None = None,
 ) -> Dispatched:
     """Return what the attempt calls of a row that it has claimed."""
     assert row.idempotency_key is not None, "agent_actions_dispatch_is_complete"
@@ -179,4 +183,5 @@ def stored_call(
         key_life=row.key_life(attempt) if taken_over else None,
         can_look_up=request.can_look_up,
         questions=questions,
+        lost_trace=lost_trace,
     )

@@ -12,6 +12,7 @@ from .agent_run import AgentRun
 from .plan_run import PlanRun
 from .relay_workflows import Relay, SettleAction
 from .run_input import RunInput
+from .run_spans import RunSpans
 from .undo_run import UndoRun
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Relay",
     "RunInput",
     "RunResult",
+    "RunSpans",
     "SettleAction",
     "StepResult",
     "UndoRun",

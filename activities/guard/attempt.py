@@ -41,6 +41,7 @@ from ...ledger import (
 )
 from ...logs import logged_with
 from ...metrics import REPLAYS
+from ...traces import OUTCOME, RESULT, link, note, note_content, tool_call
 from ..app.never_happened import NEVER_HAPPENED
 from ..app.tool_failure import FailureKind, ToolFailure
 from ..contract.activity_failure import again
@@ -70,13 +71,23 @@ async def attempt(
         invoke: Runs the activity.
         args: The arguments that the workflow gave.
     """
-    header = call.header
-    with logged_with(
-        run_key=header.run_key,
-        position=header.position,
-        action_key=action_key(header.run_key, header.position),
-        tool=call.guarded.name,
-        attempt=activity.info().attempt,
+    header, tool, number = call.header, call.guarded.name, activity.info().attempt
+    key = action_key(header.run_key, header.position)
+    with (
+        tool_call(
+            tool,
+            run=header.run_key,
+            action=key,
+            effect=call.guarded.effect.value,
+            attempt=number,
+        ),
+        logged_with(
+            run_key=header.run_key,
+            position=header.position,
+            action_key=key,
+            tool=tool,
+            attempt=number,
+        ),
     ):
         return await _attempt(ledger, call, invoke, args)
 
@@ -88,6 +99,7 @@ async def _attempt(
     prepared = await reader.read(args)
     if isinstance(prepared, ActionError):
         call.log.info("tool.call_refused", code=prepared.code)
+        note({OUTCOME: "refused"}, failed=prepared.code)
         return call.guarded.replies.refused(prepared, "")
     if call.guarded.effect is Effect.READ:
         begun = await reader.begun_before()
@@ -125,6 +137,7 @@ class ActionAttempt:
                 claim = await self._claims.obtain()
             except IdempotencyKeyConflict as err:
                 self._call.log.info("ledger.key_conflict", existing=err.existing)
+                note({OUTCOME: "refused"}, failed=err.code)
                 return self._replies.refused(err, self._request.key)
             match claim:
                 case AlreadyDone(action):
@@ -211,16 +224,19 @@ class ActionAttempt:
         guarded = self._call.guarded
         match ended:
             case Outcome():
+                _note_outcome(ended)
                 return self._replies.done(key, ended, None, self._call.header.content_limit)
             case Unrecorded():
+                note({OUTCOME: ended.outcome or "unknown"}, failed="unrecorded")
                 assert guarded.hand_over is not None, "by which it was handed over"
                 return guarded.hand_over.reply(ended)
             case Question():
+                note({OUTCOME: "question"})
                 assert guarded.questions is not None, "by which it was asked"
                 return guarded.questions.reply(ended)
             case Action():
                 known = ended.recorded is not None
-                return self._reply_done(ended) if known else self._replies.unknown(ended)
+                return self._reply_done(ended) if known else self._reply_parked(ended)
 
     def _reply_done(self, action: Action) -> Any:
         self._call.count(REPLAYS)
@@ -228,6 +244,8 @@ class ActionAttempt:
             "ledger.action_replayed", action_key=action.key, duplicate_of=action.duplicate_of
         )
         assert action.recorded is not None, "agent_actions_done_is_complete"
+        link(action.trace_parent, "returns the outcome of")
+        _note_outcome(action.recorded)
         return self._replies.done(
             action.key, action.recorded, action.duplicate_of, self._call.header.content_limit
         )
@@ -236,11 +254,23 @@ class ActionAttempt:
         self._call.log.warning(
             "ledger.action_unknown", action_key=action.key, reason=action.parked_reason
         )
+        return self._reply_parked(action)
+
+    def _reply_parked(self, action: Action) -> Any:
+        link(action.trace_parent, "takes over from")
+        note({OUTCOME: "unknown"}, failed="unknown")
         return self._replies.unknown(action)
 
     def _reply_accepted(self, action: Action) -> Any:
+        note({OUTCOME: "accepted"})
         self._call.log.info("ledger.action_intended", action_key=action.key, state=action.state)
         conversation = self._request.thread_id
         ours = conversation is not None and action.thread_id == conversation
         own = ours or action.run_key == self._call.header.run_key
         return self._replies.accepted(action, own=own)
+
+
+def _note_outcome(outcome: Outcome) -> None:
+    """Have the span of the attempt say what stands."""
+    note({OUTCOME: outcome.kind}, failed="" if outcome.kind == "ok" else outcome.kind)
+    note_content({RESULT: outcome.result})

@@ -35,6 +35,7 @@ from ...ledger import (
     Parked,
 )
 from ...metrics import TAKEOVERS
+from ...traces import link, trace_parent
 from ..runner.attempt_notes import AttemptNotes
 from ..runner.bounded_call import despite_cancellation
 from ..runner.clock import began_at, now
@@ -104,6 +105,7 @@ class Claims:
         if isinstance(call, Dispatched) and call.taken_over:
             self._call.count(TAKEOVERS)
             self._call.log.info("ledger.action_taken_over", action_key=call.key)
+            link(call.lost_trace, "takes over from")
         if self._call.spent() > _LATEST_CLAIM_SECONDS and isinstance(claim, Dispatched):
             await self.hand_back(claim)
             raise self._call.not_started("the ledger took too long")
@@ -228,6 +230,7 @@ def _attempt(call: GuardedCall) -> Attempt:
         repeats=call.repeats,
         unordered=info.is_local,
         unrecorded_before=call.adopted,
+        trace_parent=trace_parent(),
     )
 
 

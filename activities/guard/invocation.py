@@ -19,6 +19,7 @@ from ...errors import NodeTimeout, NotAttempted, ToolTimeout
 from ...identity import Position, RunKey, action_key
 from ...ledger import Dispatched, Question, QuestionRequest
 from ...metrics import NODE_TIMEOUTS, TOOL_DURATION, TOOL_ERRORS, TOOL_TIMEOUTS, observe
+from ...traces import ARGUMENTS, note_content
 from ..app.contained_error import raise_contained
 from ..app.interrupt import AttemptQuestions, is_interrupt
 from ..app.state_copy import current_state
@@ -184,6 +185,7 @@ class Invocation:
             on_late: Gets the end of a tool that was abandoned.
         """
         seconds, apart = self.seconds_left(key_life), self._guarded.runs_apart
+        note_content({ARGUMENTS: args})
 
         async def work() -> Any:
             token = current_call.set(context)

@@ -15,6 +15,7 @@ from temporalio import activity
 
 from ...errors import LedgerUnavailable
 from ...ledger import ActionLedger, Outcome, Question
+from ...traces import OUTCOME, RESULT, note, note_content
 from ..app.tool_failure import FailureKind
 from ..contract.activity_failure import again
 from ..runner.attempt_notes import AttemptNotes
@@ -62,7 +63,10 @@ class ReadAttempt:
             assert guarded.questions is not None, "as for the context"
             return guarded.questions.reply(question)
         if isinstance(end.how, Returned):
-            return await self._reply(guarded.encode(end.how.value))
+            outcome = guarded.encode(end.how.value)
+            note({OUTCOME: outcome.kind})
+            note_content({RESULT: outcome.result})
+            return await self._reply(outcome)
         if end.stopped_by == "caller":
             raise asyncio.CancelledError
         return self._failed(end)
@@ -107,5 +111,6 @@ class ReadAttempt:
             if time_for(self._call, delay):
                 replace(notes, failed=failed).leave()
                 raise again(failure.type, failure.text, delay=delay)
+        note({OUTCOME: "error"}, failed=failure.type)
         error = end.how.error if isinstance(end.how, Raised) else None
         return self._call.guarded.replies.raised(failure, error)

@@ -21,6 +21,17 @@ from ...errors import (
 )
 from ...ledger.result_codec import error_text
 from ...metrics import MODEL_DURATION, MODEL_ERRORS, MODEL_TIMEOUTS, MODEL_TOKENS, count, observe
+from ...traces import (
+    FINISH_REASONS,
+    INPUT_MESSAGES,
+    INPUT_TOKENS,
+    OUTPUT_MESSAGES,
+    OUTPUT_TOKENS,
+    model_request,
+    note,
+    note_content,
+    shows_content,
+)
 from ..app.contained_error import raise_contained
 from ..app.output_type import OutputType
 from ..contract.activity_failure import ErrorFields
@@ -47,6 +58,13 @@ class RunModel:
     """Checks the completion of an agent with an ``output_type``; None for other agents."""
 
     async def complete(self, messages: list[Message]) -> Completion:
+        """Send one model request, in a span of its own; see `_complete`."""
+        with model_request(self.spec.model, agent=self.spec.name):
+            if shows_content():
+                note_content({INPUT_MESSAGES: to_text(messages)})
+            return await self._complete(messages)
+
+    async def _complete(self, messages: list[Message]) -> Completion:
         """Send one model request; return the completion, with each call that must not run marked.
 
         Raises:
@@ -109,6 +127,14 @@ class RunModel:
         usage = examine(completion).usage
         count(MODEL_TOKENS, self.spec.model, "input", number=usage.input_tokens)
         count(MODEL_TOKENS, self.spec.model, "output", number=usage.output_tokens)
+        note(
+            {
+                INPUT_TOKENS: usage.input_tokens,
+                OUTPUT_TOKENS: usage.output_tokens,
+                FINISH_REASONS: [completion.finish_reason],
+            }
+        )
+        note_content({OUTPUT_MESSAGES: completion.text})
 
     def _checked(self, completion: Completion) -> Completion:
         examined = examine(completion)

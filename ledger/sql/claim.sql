@@ -17,13 +17,14 @@ with run as (
     insert into agent_actions (
         key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, effect,
         key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
-        lease_until, sent_until, tries, dispatched_at, compensator, clocks_apart, unordered)
+        lease_until, sent_until, tries, dispatched_at, compensator, clocks_apart, unordered,
+        trace_parent)
     select %(key)s, %(tool)s, %(args)s::json, run.run_key, %(position)s, %(thread_id)s,
            %(idempotency_key)s, %(domain_key)s::text, %(effect)s, %(key_ttl)s::interval,
            %(requested_digest)s, %(effective_digest)s, %(token)s::uuid, %(key)s,
            %(attempt_at)s::timestamptz, clock_timestamp() + %(lease)s::interval,
            clock_timestamp() + %(deadline)s::interval, 1, clock_timestamp(), %(compensator)s,
-           clock_timestamp() - %(engine_now)s::timestamptz, %(unordered)s
+           clock_timestamp() - %(engine_now)s::timestamptz, %(unordered)s, %(trace_parent)s::text
       from run
      where not exists (select from agent_domain_keys where domain_key = %(domain_key)s)
        -- An equal call of an earlier turn is not unknown: see open_unknown.
@@ -94,14 +95,14 @@ insert into agent_actions (
     key, tool, args, run_key, position, thread_id, idempotency_key, domain_key, generation,
     effect, key_ttl, requested_digest, effective_digest, claim_token, claimed_by, attempt_at,
     lease_until, sent_until, tries, dispatched_at, compensator, undoes, undoes_domain_key,
-    clocks_apart, unordered)
+    clocks_apart, unordered, trace_parent)
 values (
     %(key)s, %(tool)s, %(args)s::json, %(run_key)s, %(position)s, %(thread_id)s,
     %(idempotency_key)s, %(domain_key)s, %(generation)s, %(effect)s, %(key_ttl)s,
     %(requested_digest)s, %(effective_digest)s, %(token)s, %(key)s, %(attempt_at)s,
     clock_timestamp() + %(lease)s, clock_timestamp() + %(deadline)s, 1, clock_timestamp(),
     %(compensator)s, %(undoes)s, %(undoes_domain_key)s, clock_timestamp() - %(engine_now)s,
-    %(unordered)s)
+    %(unordered)s, %(trace_parent)s)
 returning *, clock_timestamp() as now;
 
 -- insert_intent: a run's action that the relay sends.
@@ -148,6 +149,7 @@ update agent_actions
    set claim_token = %(token)s,
        claimed_by = %(claimed_by)s,
        attempt_at = %(attempt_at)s,
+       trace_parent = %(trace_parent)s,
        unordered = unordered or %(unordered)s,
        lease_until = clock_timestamp() + %(lease)s,
        sent_until = greatest(sent_until, clock_timestamp() + %(deadline)s),
@@ -166,6 +168,7 @@ update agent_actions
    set claim_token = %(token)s,
        claimed_by = %(claimed_by)s,
        attempt_at = %(attempt_at)s,
+       trace_parent = %(trace_parent)s,
        unordered = unordered or %(unordered)s,
        lease_until = clock_timestamp() + %(lease)s,
        looking_up = true

@@ -63,7 +63,7 @@ select a.key, a.tool, a.status, a.created_at, a.run_key, a.position, a.thread_id
        a.decided_at, a.failures, a.sent_until, a.looking_up, a.in_progress, a.settled_at,
        a.notified_version, a.compensator, a.undoes, a.undone_by, a.reopened_at, a.relayed,
        a.state_changes, a.undoes_domain_key, a.clocks_apart, a.live_undo_of, a.adopted_at,
-       '{}'::json as args, case when a.result is not null then 'null'::json end as result,
+       a.trace_parent, '{}'::json as args, case when a.result is not null then 'null'::json end as result,
        clock_timestamp() as now
   from agent_actions a join tree using (run_key)
  where a.compensator is not null or a.undoes is not null
@@ -85,7 +85,8 @@ select a.key, a.tool, a.status, a.created_at, a.run_key, a.position, a.thread_id
        a.parked_at, a.parked_reason, a.duplicate_of, a.codec_version, a.decided_by,
        a.decided_at, a.failures, a.sent_until, a.looking_up, a.in_progress, a.settled_at,
        a.notified_version, a.compensator, a.undoes, a.undone_by, a.reopened_at, a.relayed,
-       a.state_changes, a.undoes_domain_key, a.clocks_apart, a.live_undo_of, a.adopted_at, a.args,
+       a.state_changes, a.undoes_domain_key, a.clocks_apart, a.live_undo_of, a.adopted_at,
+       a.trace_parent, a.args,
        case when a.undoes is not null and a.outcome = 'error' then a.result
             when a.result is not null then 'null'::json end as result,
        clock_timestamp() as now

@@ -34,7 +34,7 @@ FLOORS = (
     ("log_output",),
     ("identity",),
     ("idempotency_key",),
-    ("metrics",),
+    ("metrics", "traces"),
     ("config",),
     ("ledger",),
     ("devstack",),

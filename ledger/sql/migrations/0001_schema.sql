@@ -192,6 +192,9 @@ create table agent_actions (
     -- How far our clock was ahead of the engine's at the dispatch by which sent_until counts. One of
     -- them may jump: what time alone decides counts once it has passed by both.
     clocks_apart        interval,
+    -- The span of the attempt that claimed last, as W3C's traceparent, where its worker traces: a
+    -- take-over links to it.
+    trace_parent        text,
     -- Until then no other attempt takes the row over.
     lease_until         timestamptz,
     -- Until then an attempt so far may still send something. "Not found downstream" counts only

@@ -10,9 +10,18 @@ import pytest
 
 from commitline.errors import Fenced, RunNotRunning
 from commitline.identity import RunKey
-from commitline.ledger import ActionLedger, AlreadyDone, Busy, Effect, Outcome, Parked
+from commitline.ledger import (
+    ActionLedger,
+    AlreadyDone,
+    Busy,
+    Dispatched,
+    Effect,
+    LookUp,
+    Outcome,
+    Parked,
+)
 from commitline.ledger.pool import Pool
-from commitline.tests.builders import LEASE, NOON, ORDER, dispatched
+from commitline.tests.builders import LEASE, NOON, ORDER, OVER, dispatched
 from commitline.tests.integration.database import sql, until_blocked
 from commitline.tests.integration.ledger.shipments import (
     DEADLINE,
@@ -365,3 +374,24 @@ async def test_sending_after_asking_waits_for_a_stop_that_is_about_to_commit(
         await sending
 
     assert (await row(ledger, ask.call.key)).looking_up
+
+
+@pytest.mark.parametrize("looks_up", [True, False], ids=["looks up", "calls again"])
+async def test_a_take_over_gets_the_span_of_the_attempt_that_was_lost_also_by_another_run(
+    ledger: ActionLedger, *, looks_up: bool
+) -> None:
+    first, second, third = (f"00-{number:032x}-{number:016x}-01" for number in (1, 2, 3))
+    effect = Effect.LOOKUP if looks_up else Effect.IDEMPOTENT
+    request = action(effect=effect, can_look_up=looks_up, domain_key=DOMAIN_KEY)
+    await dispatched(ledger, request, replace(attempt(lease=OVER), trace_parent=first))
+
+    taken = await ledger.claim(request, replace(attempt(1, lease=OVER), trace_parent=second))
+    found = await ledger.get(request.key)
+    other = await ledger.claim(
+        replace(request, run_key=RUN_B), replace(attempt(2), trace_parent=third)
+    )
+
+    calls = [one.call if isinstance(one, LookUp) else one for one in (taken, other)]
+    assert [one.lost_trace for one in calls if isinstance(one, Dispatched)] == [first, second]
+    assert found is not None
+    assert found.trace_parent == second
