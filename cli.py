@@ -42,6 +42,7 @@ _START: Final[Mapping[str, Callable[..., None]]] = {
     "run": starting.run,
 }
 _OPERATE: Final[Mapping[str, Callable[..., None]]] = {
+    "top": runs.top,
     "stop": runs.stop,
     "undo": runs.undo_run,
     "approvals": decisions.list_approvals,

@@ -392,6 +392,10 @@ LISTS: Final[tuple[Case, ...]] = (
     ("", lambda on: on.ledger.runs.list(limit=20)),
     (", of an id", lambda on: on.ledger.runs.list(workflow_id="outbox", limit=20)),
     ("", lambda on: on.ledger.runs.known([(f"run-{at}", on.run(at)) for at in range(50)])),
+    (
+        ", of 20 runs",
+        lambda on: WaitingLedger.beside(on.ledger).of_runs([on.run(at) for at in range(20)]),
+    ),
     ("", lambda on: on.ledger.threads.list(limit=20)),
     ("", lambda on: on.ledger.approvals.list(limit=50)),
     (", of a run", lambda on: on.ledger.approvals.list(on.run(1), limit=50)),

@@ -11,7 +11,26 @@ import typer
 from .command_group import CommandGroup
 from .terminal import AsJson, user, wait_for
 
-State = Literal["running", "completed", "failed", "canceled", "terminated", "timed_out"]
+State = Literal[
+    "running",
+    "completed",
+    "failed",
+    "canceled",
+    "terminated",
+    "timed_out",
+    "paused",
+    "waiting",
+    "gone",
+]
+Agent = Annotated[str | None, typer.Option(metavar="NAME", help="Of this agent, or plan, only.")]
+InState = Annotated[
+    State | None,
+    typer.Option(
+        help="In this state only; waiting: for a person; gone: Temporal has forgotten it.",
+        case_sensitive=False,
+    ),
+]
+Limit = Annotated[int, typer.Option(min=1, help="How many.")]
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -24,32 +43,31 @@ app = typer.Typer(
 @app.callback()
 def list_runs(
     context: typer.Context,
-    agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of this agent, or plan, only.")
-    ] = None,
-    state: Annotated[
-        State | None, typer.Option(help="In this state only.", case_sensitive=False)
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
+    agent: Agent = None,
+    state: InState = None,
+    limit: Limit = 20,
     json: AsJson = False,
 ) -> None:
-    """List the newest runs with their state; show one, or take one back to an earlier turn."""
-    from ..operating import console, runs
+    """List the newest runs: their state, why they failed, what waits for a person, since when."""
+    from ..operating import console, run_list
     from ..operating.command_client import open_client
 
     if context.invoked_subcommand is not None:
         return None
 
-    async def work() -> list[dict[str, Any]]:
+    async def work() -> list[run_list.Listed]:
         async with await open_client() as client:
-            return await runs.newest_runs(client, limit=limit, agent=agent, state=state)
+            return await run_list.newest_runs(client, limit=limit, agent=agent, state=state)
 
     found = wait_for(work())
     if json:
-        return console.print_data(found)
+        return console.print_data([run_list.data(one) for one in found])
     nothing = "No runs yet." if agent is None and state is None else "No such runs."
     return console.print_listing(
-        runs.table(found), found, nothing=nothing, then="All about one: commitline runs show RUN"
+        run_list.table(found),
+        found,
+        nothing=nothing,
+        then="All about one: commitline runs show RUN",
     )
 
 
@@ -105,6 +123,41 @@ def reset_run(
     if json:
         return console.print_data(reset_data(done))
     return print_reset(done, fork=fork)
+
+
+def top(
+    agent: Agent = None,
+    state: InState = None,
+    limit: Limit = 20,
+    interval: Annotated[
+        float, typer.Option(min=0.5, metavar="SECONDS", help="How often to look.")
+    ] = 2,
+    json: AsJson = False,
+) -> None:
+    """Show the newest runs and what waits for a person, again and again, until Ctrl-C.
+
+    With --json, or where stdout is no terminal, it is shown once.
+    """
+    from ..operating import console, run_list
+    from ..operating import top as view
+    from ..operating.command_client import open_client
+
+    async def work() -> view.Snapshot | None:
+        async with await open_client() as client:
+            shown = view.Top(client, limit=limit, agent=agent, state=state)
+            if json or not console.OUT.is_terminal:
+                return await shown.look()
+            await shown.show(console.OUT, every_seconds=interval)
+            return None
+
+    try:
+        found = wait_for(work())
+    except KeyboardInterrupt:
+        return None
+    if found is None or json:
+        return None if found is None else console.print_data(view.data(found))
+    console.OUT.print(view.summary(found))
+    return console.print_listing(run_list.table(found.runs), found.runs, nothing="No such runs.")
 
 
 def stop(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from datetime import datetime
+from typing import Literal, Self
 
+from ..identity import RunKey
 from .statements import LedgerCalls
 
 
@@ -20,6 +22,19 @@ class Waiting:
     """At most 100: what is beyond that is not counted."""
     oldest_seconds: float
     """0 where none waits."""
+
+
+@dataclass(frozen=True)
+class RunWaits:
+    """What of one run waits for a person, of one kind."""
+
+    run_key: RunKey
+    """Of the run, or the sub-agent's run, whose own call it is."""
+    kind: Literal["unknown", "approval", "question"]
+    """As `Waiting.kind`."""
+    number: int
+    since: datetime
+    """Since when the oldest waits."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +66,14 @@ class WaitingLedger(LedgerCalls):
         """
         rows = await self._fetch_rows("count_waiting")
         return [Waiting(row["kind"], row["number"], float(row["oldest_seconds"])) for row in rows]
+
+    async def of_runs(self, run_keys: Sequence[RunKey]) -> Sequence[RunWaits]:
+        """Return what of these runs waits for a person; it only reads.
+
+        Raises:
+            LedgerUnavailable: No answer within the deadline.
+        """
+        return await self._fetch_all(RunWaits, "waiting_of_runs", run_keys=list(run_keys))
 
     def pool_use(self) -> PoolUse:
         """Return how the pool is used; it asks nobody."""

@@ -38,6 +38,7 @@ _STYLES: Final = {
     "receipt": "green",
     "stands": "yellow",
     "partly": "bold yellow",
+    "gone": "yellow",
 }
 _UNITS: Final = (("s", 60), ("min", 60), ("h", 24))
 
@@ -102,7 +103,12 @@ def moment(at: datetime | None) -> str | None:
 
 def age(since: timedelta) -> str:
     """Return how long ago something was, in its largest unit."""
-    amount = max(since.total_seconds(), 0.0)
+    return age_of_seconds(since.total_seconds())
+
+
+def age_of_seconds(seconds: float) -> str:
+    """Return the same of seconds."""
+    amount = max(seconds, 0.0)
     for unit, size in _UNITS:
         if amount < size:
             return f"{amount:.0f} {unit}"

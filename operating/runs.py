@@ -1,105 +1,28 @@
-"""Runs, for an operator: list them, find one by its name, follow one to its end.
+"""Runs, for an operator: find one by its name, follow one to its end.
 
-What there is to know of one run is in `run_facts`.
+What there is to know of one run is in `run_facts`, and the list of all in `run_list`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rich.console import Console
 from rich.text import Text
-from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from ..client import AgentClient
 from ..errors import RunNotFound
-from ..handles.executions import list_executions, state_name
 from ..handles.thread import RunHandle
 from ..identity import RunKey
-from ..ledger import ActionLedger, Run
 from ..shown import one_line
-from ..workflows import AGENT_RUN, PLAN_RUN, RunResult
+from ..workflows import RunResult
 from ..workflows.progress import Progress
-from .console import ERR, OUT, age, line, state_text, text
-from .listing import Listing
-from .run_facts import undone
+from .console import ERR, OUT, line, state_text, text
 from .run_names import RUNS_AT_MOST
 
-STATES: Final = {
-    "running": "Running",
-    "completed": "Completed",
-    "failed": "Failed",
-    "canceled": "Canceled",
-    "terminated": "Terminated",
-    "timed_out": "TimedOut",
-    "paused": "Paused",
-}
-"""The states of runs, and Temporal's names for them."""
-_PAGE: Final = 100
 _POLL_SECONDS: Final = 0.5
-
-
-async def newest_runs(
-    client: AgentClient, *, limit: int, agent: str | None = None, state: str | None = None
-) -> list[dict[str, Any]]:
-    """Return the newest runs: their state by Temporal, their agent, or plan, by the ledger.
-
-    Temporal's visibility leads, since it knows runs that no worker has begun and those that
-    ended without a worker (terminated, timed out). It lags behind by up to a second or so.
-
-    Args:
-        client: Connected.
-        limit: How many at most.
-        agent: Only runs of this agent, or plan.
-        state: Only runs in this state, one of `STATES`.
-    """
-    query = f"WorkflowType IN ('{AGENT_RUN}', '{PLAN_RUN}')"
-    if state is not None:
-        query += f" AND ExecutionStatus = '{STATES[state]}'"
-    ledger = await client.ledger()
-    found: list[dict[str, Any]] = []
-    # Temporal does not know the agents: it is asked for more until so many are the agent's.
-    page: list[WorkflowExecutionInfo] = []
-    async for run in list_executions(client.temporal, query):
-        page.append(run)
-        if len(page) == min(_PAGE, limit if agent is None else _PAGE):
-            found += await _of_agent(ledger, page, agent)
-            page = []
-        if len(found) >= limit:
-            break
-    found += await _of_agent(ledger, page, agent)
-    return found[:limit]
-
-
-async def _of_agent(
-    ledger: ActionLedger, found: Sequence[WorkflowExecutionInfo], agent: str | None
-) -> list[dict[str, Any]]:
-    """Return what to show of these runs, of one agent or of all."""
-    known = await _newest_of(ledger, found)
-    return [
-        {
-            "id": run.execution.workflow_id,
-            "agent": None if one is None else one.agent,
-            "state": state_name(run),
-            "undone": await undone(ledger, one),
-            "started": run.start_time.ToDatetime(UTC),
-            "ended": run.close_time.ToDatetime(UTC) if run.HasField("close_time") else None,
-            "run_id": run.execution.run_id,
-        }
-        for run, one in zip(found, known, strict=True)
-        if agent is None or (one is not None and one.agent == agent)
-    ]
-
-
-async def _newest_of(
-    ledger: ActionLedger, runs: Sequence[WorkflowExecutionInfo]
-) -> Sequence[Run | None]:
-    ids = [run.execution.workflow_id for run in runs]
-    newest = await asyncio.gather(*(ledger.runs.list(workflow_id=one, limit=1) for one in ids))
-    return [rows[0] if rows else None for rows in newest]
 
 
 async def handle_of(client: AgentClient, id: str) -> RunHandle:
@@ -187,21 +110,6 @@ async def send(
     sent = asyncio.ensure_future(client.send(thread, text, agent=agent, request_id=request_id))
     await _show_until(sent, client.thread(thread).run, console, begun=False)
     return sent.result()
-
-
-def table(found: Sequence[Mapping[str, Any]]) -> Listing:
-    """Return a list of runs, as `newest_runs` gathers them."""
-    now = datetime.now(tz=UTC)
-    listing = Listing("run", "agent", "state", "undone", "started")
-    for run in found:
-        listing.add_row(
-            line(run["id"]),
-            line(run["agent"] or "-", limit=24),
-            state_text(run["state"]),
-            state_text(run["undone"] or "-"),
-            f"{age(now - run['started'])} ago",
-        )
-    return listing
 
 
 def progress_text(id: str, now: Progress | None) -> Text:

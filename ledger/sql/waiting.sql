@@ -42,3 +42,25 @@ select kind, count(since) as number,
   from (values ('unknown'), ('approval'), ('question'), ('relay')) kinds (kind)
   left join waits using (kind)
  group by kind;
+
+-- waiting_of_runs: what of these runs waits for a person, of each kind, and since when.
+with open as (
+    select run_key from agent_runs where run_key = any(%(run_keys)s) and state = 'running'
+)
+select run_key, 'unknown' as kind, count(*) as number, min(parked_at) as since
+  from agent_actions
+ where run_key = any(%(run_keys)s) and parked_at is not null and duplicate_of is null
+ group by run_key
+union all
+select run_key, 'approval', count(*), min(requested_at)
+  from agent_approvals join open using (run_key)
+ where decision is null and withdrawn_at is null
+   and (expires_at is null or expires_at > clock_timestamp())
+ group by run_key
+union all
+select run_key, 'question', count(*), min(raised_at)
+  from agent_questions join open using (run_key)
+ where answered_at is null and replaced_at is null and withdrawn_at is null
+   and (expires_at is null or expires_at > clock_timestamp())
+ group by run_key
+ order by run_key, kind;

@@ -16,6 +16,7 @@ from commitline.activities.model.scripted_model import call, say
 from commitline.config import Settings
 from commitline.errors import ModelRejected
 from commitline.operating import runs
+from commitline.operating.top import Top
 
 from .runs.bench import Bench, commitline, eventually, fresh_id
 from .test_cli_threads import shop
@@ -66,17 +67,32 @@ async def test_a_run_says_why_it_failed_and_what_of_it_waits_and_is_found_by_tha
         await eventually(asked)
         with pytest.raises(ModelRejected):
             await bad.result()
-        shown, as_json, waits, none = await asyncio.gather(
+        shown, as_json, waits, none, waiting, snapshot = await asyncio.gather(
             at.commitline("runs", "show", bad.id),
             at.commitline("runs", "show", bad.id, "--json"),
             at.commitline("runs", "show", run.id, "--json"),
             at.commitline("runs", "show", "nobody-knows"),
+            at.commitline("runs", "--state", "waiting", "--agent", "clerk"),
+            at.commitline("top", "--state", "waiting", "--json"),
         )
+        screen = StringIO()
+        console = Console(file=screen, force_terminal=True, width=80, height=24)
+        live = Top(at.client, limit=5, agent="clerk", state="waiting")
+        looking = asyncio.ensure_future(live.show(console, every_seconds=0.05))
+
+        async def shown_live() -> bool:
+            return screen.getvalue().count("to approve") > 4
+
+        await eventually(shown_live)
+        looking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await looking
 
         async def listed() -> set[str]:
             by = ("runs", "--agent", "broken", "--state", "failed", "--json")
             found = json.loads((await at.commitline(*by)).stdout)
             assert {(one["agent"], one["state"]) for one in found} <= {("broken", "failed")}
+            assert all("no such model [CL402]" in one["why"] for one in found)
             return {one["id"] for one in found}
 
         # Temporal's visibility lags a little.
@@ -98,6 +114,13 @@ async def test_a_run_says_why_it_failed_and_what_of_it_waits_and_is_found_by_tha
     assert sorted(good["approvals"]) == [f"{run.id}:0.0", f"{run.id}:0.1"]
     assert good["questions"] == [f"{run.id}:0.2"]
     assert (none.returncode, "[CL504]" in none.stderr) == (1, True)
+    assert run.id in waiting.stdout, waiting.stderr
+    assert "2 to approve; 1 to answer, since" in waiting.stdout
+    assert bad.id not in waiting.stdout
+    told = json.loads(snapshot.stdout)
+    assert [one["waits"] for one in told["runs"]] == [{"approval": 2, "question": 1}]
+    assert (told["waiting"]["approval"]["number"], told["waiting"]["unknown"]["number"]) == (2, 0)
+    assert screen.getvalue().endswith("\x1b[?1049l"), "the terminal is as it was"
     assert bad.id in found
     assert run.id not in found
     assert odd.returncode == 2

@@ -21,6 +21,7 @@ from commitline.devstack.temporal_server import TemporalServer
 from commitline.errors import NotAuthorized, RunGone, RunNotFound, UndoRefused
 from commitline.handles.intervention import Intervention
 from commitline.ledger import Outcome
+from commitline.operating.run_list import newest_runs
 
 from .bench import Bench, commitline, eventually, fresh_id
 from .playing import within
@@ -135,6 +136,8 @@ async def test_what_the_ledger_has_of_a_run_that_is_gone_is_shown_settled_stoppe
             commitline(there, "stop", open_one.id, "--undo", "--json"),
         )
         states = [(await one.status()).state for one in (done, shown)]
+        listed = {one.id: one.state for one in await newest_runs(client, limit=100)}
+        only = await newest_runs(client, limit=100, state="gone", agent="shown")
         before = [one.fate for one in (await done.undo_report()).actions]
         unknown = next(one for one in await done.actions() if one.state == "unknown")
         await client.settle(unknown.key, Outcome.ok('"sent"'), by="ada")
@@ -171,6 +174,10 @@ async def test_what_the_ledger_has_of_a_run_that_is_gone_is_shown_settled_stoppe
     undone = json.loads(told[2].stdout)
     assert (undone["state"], undone["undo"]["state"]) == ("gone", "compensated")
     assert states == ["gone", "gone"]
+    assert {listed[one] for one in ids} == {"gone"}
+    assert [(one.id, [each.kind for each in one.waits]) for one in only] == [
+        (shown.id, ["approval", "question"])
+    ]
     assert sorted(before) == ["stands", "unknown"]
     assert (report.state, late.state) == ("compensated", "compensated")
     assert waited == (1, 1)

@@ -38,7 +38,7 @@ from commitline.activities.contract.runs import OPEN_RUN
 from commitline.activities.model.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.errors import CommitlineError
-from commitline.operating.runs import newest_runs
+from commitline.operating.run_list import newest_runs
 
 from .bench import Bench, Ran, eventually, fresh_id, one_agent
 from .playing import Signals, computed_app, failed_once, seen, turn_of, within
@@ -273,7 +273,7 @@ async def test_a_paused_run_is_seen_and_stopped_and_ends_when_it_goes_on(
 
 async def _listed(client: AgentClient, id: str, state: str) -> bool:
     runs = await newest_runs(client, limit=100)
-    return any((one["id"], one["state"]) == (id, state) for one in runs)
+    return any((one.id, one.state) == (id, state) for one in runs)
 
 
 async def test_signals_and_updates_that_nobody_can_read_harm_no_run(

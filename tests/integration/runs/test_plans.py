@@ -35,7 +35,7 @@ from commitline.errors import (
     ToolNotServed,
 )
 from commitline.ledger import Outcome
-from commitline.operating.runs import newest_runs
+from commitline.operating.run_list import newest_runs
 
 from .bench import Bench, eventually, fresh_id
 
@@ -173,7 +173,7 @@ async def test_a_plan_runs_in_order_and_its_steps_use_what_earlier_ones_returned
     assert status.state == "completed"
     assert status.progress is not None
     assert [call.summary for call in status.progress.calls][:2] == ["Reserve tea", "Reserve cup"]
-    assert "fulfil" in [one["agent"] for one in runs if one["id"] == given]
+    assert "fulfil" in [one.agent for one in runs if one.id == given]
     # Once a person asks for it, what can be undone is.
     assert (report.state, len(report.standing)) == ("compensated", 3)
 
