@@ -12,8 +12,10 @@ _Queue = Annotated[
     str | None, typer.Option("--queue", help="A task queue whose workers need LedgerPlugin.")
 ]
 
+_Fix = Annotated[bool, typer.Option("--fix", help="Add the search attributes that Temporal lacks.")]
 
-def doctor(queue: _Queue = None, json: AsJson = False) -> None:
+
+def doctor(queue: _Queue = None, fix: _Fix = False, json: AsJson = False) -> None:
     """Say what is there, what is missing, and how to get it.
 
     Exits 1 when no worker could run here, or no run succeed: no usable database, no usable
@@ -23,7 +25,7 @@ def doctor(queue: _Queue = None, json: AsJson = False) -> None:
     from ..operating import console
     from ..operating.doctor import examine, healthy, print_checks
 
-    checks = wait_for(examine(queue))
+    checks = wait_for(examine(queue, fix=fix))
     if json:
         console.print_data([vars(check) for check in checks])
     else:

@@ -64,6 +64,7 @@ def dev(json: AsJson = False) -> None:
     The data lies in .commitline and stays; the other commands find the servers from here
     and from every folder below.
     """
+    from ..activities.contract.search_attributes import ATTRIBUTES
     from ..config import DevAddresses
     from ..devstack.foreground import run_dev_servers
     from ..operating import console
@@ -77,7 +78,10 @@ def dev(json: AsJson = False) -> None:
         sys.stdout.flush()
 
     run_dev_servers(
-        Path.cwd(), doing=lambda what: console.ERR.print(f"{what} …", style="dim"), ready=ready
+        Path.cwd(),
+        keywords=[one.name for one in ATTRIBUTES],
+        doing=lambda what: console.ERR.print(f"{what} …", style="dim"),
+        ready=ready,
     )
 
 

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ UI_PORT: Final = 8233
 def run_dev_servers(
     folder: Path,
     *,
+    keywords: Sequence[str],
     doing: Callable[[str], None],
     ready: Callable[[DevAddresses], None],
 ) -> None:
@@ -34,6 +35,7 @@ def run_dev_servers(
 
     Args:
         folder: Where the other commands find the servers, from here and from folders below.
+        keywords: Search attributes that Temporal gets.
         doing: Called with what happens now, in words.
         ready: Called with the addresses when everything is up.
 
@@ -43,7 +45,7 @@ def run_dev_servers(
     with _stop_signal() as stop:
         doing("Starting Postgres and Temporal")
         private_folder(folder / DATA_DIR)
-        stack = _start(folder)
+        stack = _start(folder, keywords)
         try:
             doing("Migrating the database")
             asyncio.run(migrate(stack.database_url))
@@ -62,11 +64,12 @@ def run_dev_servers(
             stack.stop()
 
 
-def _start(folder: Path) -> DevStack:
+def _start(folder: Path, keywords: Sequence[str]) -> DevStack:
     stack = DevStack(
         folder / DATA_DIR,
         temporal_port=_if_free(TEMPORAL_PORT),
         ui_port=_if_free(UI_PORT),
+        keywords=keywords,
     )
     try:
         stack.start()

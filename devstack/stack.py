@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -30,6 +31,7 @@ class DevStack:
         ui_port: 0 picks a free one, ``None`` leaves the UI out.
         persistent: ``False`` is for tests: it keeps Temporal in memory, and Postgres, which is
             always on disk, does not wait for it; ``stop`` removes its data.
+        keywords: Names of search attributes that Temporal has.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class DevStack:
         temporal_port: int = 0,
         ui_port: int | None = 0,
         persistent: bool = True,
+        keywords: Sequence[str] = (),
     ) -> None:
         self._data_dir = data_dir.resolve()
         self._persistent = persistent
@@ -48,7 +51,7 @@ class DevStack:
         self._ports: dict[str, int] = {}
         self._lock: IO[str] | None = None
         self._postgres = Postgres(self._data_dir, persistent=persistent)
-        self._temporal = TemporalServer(self._data_dir, persistent=persistent)
+        self._temporal = TemporalServer(self._data_dir, persistent=persistent, keywords=keywords)
 
     def start(self) -> None:
         """Start both, or neither. A second call does nothing.

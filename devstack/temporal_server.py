@@ -15,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -48,12 +48,15 @@ TUNING_IN_MEMORY: Final = (
 class TemporalServer:
     """One ``temporal server start-dev`` on ``data_dir``; in memory unless ``persistent``.
 
+    It has search attributes of the names ``keywords``.
+
     Only the owner of ``data_dir`` may use it: ``start`` ends a server that runs there already.
     """
 
-    def __init__(self, data_dir: Path, *, persistent: bool) -> None:
+    def __init__(self, data_dir: Path, *, persistent: bool, keywords: Sequence[str] = ()) -> None:
         self._data_dir = data_dir
         self._persistent = persistent
+        self._keywords = keywords
         self._pid_file = data_dir / "temporal.pid"
         self._log = data_dir / "temporal.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -114,6 +117,8 @@ class TemporalServer:
             flags += ["--db-filename", "temporal.db"]
             for pragma in ("journal_mode=WAL", "synchronous=normal"):
                 flags += ["--sqlite-pragma", pragma]
+        for name in self._keywords:  # those that it has already are no error
+            flags += ["--search-attribute", f"{name}=Keyword"]
         for setting in TUNING if self._persistent else TUNING + TUNING_IN_MEMORY:
             flags += ["--dynamic-config-value", setting]
         return [*flags, "--log-level", "error"]

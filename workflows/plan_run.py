@@ -34,6 +34,7 @@ from ..activities.contract.plans import (
 from ..activities.contract.references import StoredInput, part_of, put_in
 from ..activities.contract.reply import Reply
 from ..activities.contract.runs import PLAN_RUN
+from ..activities.contract.search_attributes import Listing
 from ..activities.contract.sizes import MAX_STEP, result_share
 from ..activities.contract.spec import ToolSpec
 from ..canonical import dumps, parse, scrub
@@ -44,6 +45,7 @@ from ..shown import markdown_line
 from .action_headers import Surroundings, surroundings, this_run
 from .activity_calls import failure, raise_if_cancelled, run_ledger_activity, side_by_side
 from .base_run import BaseRun, handlers_finished, read_input
+from .list_state import list_state, show
 from .progress import Progress
 from .run_end import is_stop, is_undoing
 from .tool_calls import ToolCalls
@@ -71,17 +73,20 @@ class PlanRun(BaseRun):
         given = read_input(PlanInput, raw)
         names = [one.name for stage in given.stages for one in stage]
         self._progress = Progress(agent=given.name, prompt=", ".join(names))
+        list_state.set(self._list)
         self._show("starting")
         try:
             await self._run(given)
         except (Exception, asyncio.CancelledError) as err:
             error = await self._error_of(err)
+            self._show_end(err)
             await handlers_finished()
             if error is err:
                 raise
             raise error from err
         await handlers_finished()
         self._show("done")
+        self._show_end()
         return pack(self._result(names))
 
     async def _run(self, given: PlanInput) -> None:
@@ -108,6 +113,9 @@ class PlanRun(BaseRun):
         request = OpenPlan(this_run(), given, given.digest)
         summary = markdown_line(f"Check the plan {given.name} and open its run")
         spec = await run_ledger_activity(PlanSpec, OPEN_PLAN, request, summary)
+        if spec.listed:
+            self._list.begin(Listing(given.name))
+            show(self._progress)
         self._calls = ToolCalls(
             heartbeat_seconds=spec.heartbeat_seconds, thread_id=None, progress=self._progress
         )

@@ -38,6 +38,7 @@ from .activity_calls import (
 )
 from .approval_wait import CHECK_DAILY
 from .finished_call import state_of, step_reply
+from .list_state import ListState, list_state, show
 from .progress import Progress
 
 
@@ -48,6 +49,7 @@ class SettleAction:
     def __init__(self) -> None:
         self._told = False
         """It is to look again."""
+        self._list = ListState()
 
     @workflow.signal(name=LOOK_AGAIN)
     def look_again(self, *_: Any) -> None:
@@ -59,9 +61,11 @@ class SettleAction:
         """Settle an action; input its key, as JSON."""
         key = ActionKey(parse(raw_text(raw)))
         progress = Progress(agent="relay", prompt=key)
+        list_state.set(self._list)
         while await self._waits_for_person(key, progress) and not cancelled():
             progress.state = "unknown: a person must settle it"
-            _show(progress)
+            self._list.stage = "unknown"
+            show(progress)
             with suppress(TimeoutError):
                 await workflow.wait_condition(
                     lambda: self._told,
@@ -70,6 +74,8 @@ class SettleAction:
                 )
             if history_is_full():
                 workflow.continue_as_new(raw)
+        self._list.stage = "done"
+        show(progress)
 
     async def _waits_for_person(self, key: ActionKey, progress: Progress) -> bool:
         """Do what is to be done about an action; return whether it waits for a person then."""
@@ -81,9 +87,7 @@ class SettleAction:
         if failed:
             progress.state = f"failed: {failed}"
         finished = FinishSettlement(key, failed, cancelled=cancelled())
-        waits = await run_ledger_activity(bool, FINISH_SETTLEMENT, finished, "Is it settled?")
-        _show(progress)
-        return waits
+        return await run_ledger_activity(bool, FINISH_SETTLEMENT, finished, "Is it settled?")
 
     async def _settle(self, key: ActionKey, progress: Progress) -> str:
         """Do what the plan says; return why that failed, or an empty text."""
@@ -92,7 +96,10 @@ class SettleAction:
                 SettlementPlan, PLAN_SETTLEMENT, key, "What is to be done?"
             )
             progress.state = plan.why or "at work"
-            _show(progress)
+            self._list.begin(plan.listing)
+            if plan.step is not None or plan.wait_seconds:
+                self._list.stage = "running"
+                show(progress)
             if plan.wait_seconds:
                 await workflow.sleep(plan.wait_seconds)
                 continue
@@ -106,7 +113,7 @@ async def _call(step: UndoStep, heartbeat_seconds: float, progress: Progress) ->
     if step.header is None:
         return step.problem
     call = progress.begin(step.header.position, step.summary)
-    _show(progress)
+    show(progress)
     reply = await step_reply(step, step.header, heartbeat_seconds=heartbeat_seconds)
     call.state = state_of(reply)
     if reply.action_key is None:
@@ -125,7 +132,3 @@ class Relay:
         gone = await run_relay_activity(CLOSE_GONE_RUNS, "Which runs are gone?")
         started = await run_relay_activity(START_SETTLEMENTS, "What is due?")
         return {"started": started, "gone": gone}
-
-
-def _show(progress: Progress) -> None:
-    workflow.set_current_details(progress.markdown())

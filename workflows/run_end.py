@@ -64,7 +64,7 @@ def undo_reason(error: BaseException) -> str | None:
         return None  # the parent's undo includes it
     if not isinstance(error, FailureError):
         return None  # a fault of this code fails the workflow task; once mended, the run goes on
-    if _stands(error) or _is_retried(error):
+    if is_refused(error) or _is_retried(error):
         return None
     return f"it failed: {_text_of(error)}"
 
@@ -109,8 +109,8 @@ def _text_of(error: BaseException) -> str:
     return scrub(f"{cause.type}: {fields.message}", limit=500)
 
 
-def _stands(error: BaseException) -> bool:
-    """Whether what the run did stands, although it failed.
+def is_refused(error: BaseException) -> bool:
+    """Whether the ledger let the run go no further. What it did stands then, although it failed.
 
     Another workflow has the run or its conversation, and goes on with what it did. Or the ledger
     has lost a part of that, and an undo could reach the rest alone. Or a person has deleted the

@@ -28,6 +28,7 @@ from .action_headers import calling, surroundings, this_run
 from .activity_calls import raise_if_cancelled, run_ledger_activity
 from .approval_wait import CHECK_AGAIN, CHECK_DAILY, wait_for_approval
 from .finished_call import content_share, settled_reply, state_of
+from .list_state import show
 from .progress import CallProgress, Progress, summarise
 from .sub_agent import run_sub_agent
 
@@ -219,4 +220,4 @@ class ToolCalls:
         return reply
 
     def _show(self) -> None:
-        workflow.set_current_details(self._progress.markdown())
+        show(self._progress)

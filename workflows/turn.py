@@ -59,6 +59,7 @@ from .activity_calls import (
     side_by_side,
     type_of,
 )
+from .list_state import show
 from .progress import Progress
 from .run_input import OpenRequest, RunInput
 from .tool_calls import ToolCalls
@@ -259,7 +260,7 @@ class AgentTurns:
 
     def _show(self, state: str) -> None:
         self._progress.state = state
-        workflow.set_current_details(self._progress.markdown())
+        show(self._progress)
 
 
 def _travels(tool: ToolSpec, share: int) -> int:

@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 from ..activities.contract.activity_failure import ErrorFields
 from ..activities.contract.reply import Reply
+from ..activities.contract.search_attributes import Listing
 from ..activities.contract.undo import (
     BEGIN_UNDO,
     FINISH_UNDO,
@@ -37,6 +37,7 @@ from ..identity import ActionKey, RunKey, split_action_key, undo_workflow
 from ..ledger.undo_rules import UndoReport
 from .activity_calls import history_is_full, run_ledger_activity
 from .finished_call import state_of, step_reply
+from .list_state import ListState, list_state, show
 from .progress import Progress
 
 _TRY_AGAIN: Final = "`commitline undo RUN` tries again what stands."
@@ -54,6 +55,7 @@ class Undo:
         elsewhere: Goes on with the undo where there is room for it, and returns the report; None
             where it cannot, and the undo goes on here.
         so_far: What an undo knows that has begun.
+        own: What Temporal's list shows of a workflow that only undoes.
     """
 
     def __init__(
@@ -63,11 +65,13 @@ class Undo:
         *,
         elsewhere: Callable[[UndoRequest], Awaitable[UndoReport | None]],
         so_far: UndoSoFar | None = None,
+        own: ListState | None = None,
     ) -> None:
         known = so_far or UndoSoFar()
         self._run_key = run_key
         self._progress = progress
         self._elsewhere = elsewhere
+        self._own = own
         self._passed: list[ActionKey] = list(known.passed)
         self._reasons: dict[ActionKey, str] = dict(known.reasons)
         self._unserved: set[str] = set(known.unserved)
@@ -101,6 +105,8 @@ class Undo:
         if after:
             handed_over = BeginUndo(self._run_key, why, after=after)
             await run_ledger_activity(bool, BEGIN_UNDO, handed_over, "Go on with the undo")
+        if (listed := list_state.get(None)) is not None:
+            listed.stage = "undoing"
         self._show("undoing what it did")
         while True:
             if not await self._take_steps():
@@ -125,6 +131,9 @@ class Undo:
         while True:
             request = PlanUndo(self._run_key, self._passed, sorted(self._unserved))
             plan = await run_ledger_activity(UndoPlan, PLAN_UNDO, request, "What is to be undone?")
+            if plan.listed and self._own is not None:
+                self._own.begin(Listing(self._progress.agent))
+                self._show(self._progress.state)
             # The activity has given other workers the time to plan them.
             self._unserved |= {step.tool for step in plan.steps if step.unserved}
             if not plan.steps:
@@ -168,7 +177,7 @@ class Undo:
 
     def _show(self, state: str) -> None:
         self._progress.state = state
-        workflow.set_current_details(self._progress.markdown())
+        show(self._progress)
 
 
 def _reason(reply: Reply) -> str:

@@ -18,6 +18,7 @@ from ..identity import undo_workflow
 from ..ledger.undo_rules import UndoReport
 from ..shown import markdown_line
 from .activity_calls import despite_cancellation
+from .list_state import ListState, list_state, show
 from .progress import Progress
 from .run_end import run_failure
 from .run_input import TASK_TIMEOUT
@@ -32,8 +33,15 @@ class UndoRun:
     async def run(self, raw: RawValue) -> RawValue:
         """Undo it; input `UndoRequest`, result `UndoReport`, both as JSON."""
         given = unpack(UndoRequest, raw)
-        progress = Progress(agent="undo", prompt=given.run_key)
-        undo = Undo(given.run_key, progress, elsewhere=_continue_as_new, so_far=given.so_far)
+        progress, listed = Progress(agent="undo", prompt=given.run_key), ListState()
+        list_state.set(listed)
+        undo = Undo(
+            given.run_key,
+            progress,
+            elsewhere=_continue_as_new,
+            so_far=given.so_far,
+            own=listed,
+        )
         if given.so_far is None:
             work = undo.run(given.why, failed=False, again=True)
         else:
@@ -43,7 +51,8 @@ class UndoRun:
         except ActivityError as err:
             raise run_failure(err) from err
         progress.state = "done"
-        workflow.set_current_details(progress.markdown())
+        show(progress)
+        listed.end(progress, report)
         return pack(report or UndoReport("nothing to undo", []))
 
 

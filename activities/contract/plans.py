@@ -69,6 +69,8 @@ class PlanSpec:
     """What is left of the ``run_deadline`` when the run opens; None is no limit."""
     result_limit: int = MAX_CONTENT
     """Characters of a result that travel; the ledger keeps the whole."""
+    listed: bool = False
+    """Whether the server had the search attributes when the run was opened."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ...identity import ActionKey
+from .search_attributes import Listing
 from .undo import UndoStep
 
 SETTLE_ACTION: Final = "SettleAction"
@@ -33,6 +34,8 @@ class SettlementPlan:
     """An attempt may be at work on the action: plan again after this time."""
     why: str = ""
     """Why there is nothing to do, or why the relay waits; for people."""
+    listing: Listing | None = None
+    """What Temporal's list shows of the settlement; None: the server lacks the attributes."""
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,8 @@ class AgentSpec:
     """Characters of a result that travel; the ledger keeps the whole."""
     local: bool = False
     """Whether a model turn is tried as a local activity first."""
+    listed: bool = False
+    """Whether the server had the search attributes when the run was opened."""
 
     @property
     def model_limits(self) -> CallLimits:

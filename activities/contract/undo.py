@@ -107,6 +107,8 @@ class UndoPlan:
 
     steps: list[UndoStep]
     heartbeat_seconds: float
+    listed: bool = False
+    """Whether the server has the search attributes."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ..contract.plans import OPEN_PLAN, OpenPlan, PlanInput, PlanSpec
 from ..guard.ledger_write import persist
 from ..runner.clock import began_at
 from .run import seconds_left
+from .search_attributes import are_registered
 from .served import served_tool
 
 log = Log()
@@ -99,6 +100,7 @@ class PlanActivities:
             self._heartbeat_seconds,
             resolve("run_deadline", plan.limits.run_deadline),
             self._result_limit,
+            listed=await are_registered(),
         )
 
 

@@ -24,6 +24,7 @@ from ..contract.runs import CLOSE_RUN, OPEN_RUN, STOP_RUN, CloseRun, Opened, Ope
 from ..contract.spec import AgentSpec
 from ..guard.ledger_write import persist
 from ..runner.clock import began_at
+from .search_attributes import are_registered
 from .served import served_agent
 
 _GIVEN_UP: Final = frozenset(
@@ -69,6 +70,7 @@ class RunActivities:
             limits=_limits_of(agent, request),
             result_limit=self._result_limit,
         )
+        spec = replace(spec, listed=await are_registered())
         lost = request.spec is not None or (request.again and await _was_given_up())
         run = await persist(
             lambda: self._ledger.runs.open(

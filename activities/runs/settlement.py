@@ -23,9 +23,11 @@ from ...shown import markdown_line
 from ..contract.deadlines import CallLimits
 from ..contract.encoding import pack, unpack
 from ..contract.relay import FINISH_SETTLEMENT, PLAN_SETTLEMENT, FinishSettlement, SettlementPlan
+from ..contract.search_attributes import Listing
 from ..contract.undo import UndoStep
 from .intent_check import IntentCheck
 from .run_executions import RunExecutions
+from .search_attributes import are_registered
 from .served import leave_to_other_workers
 from .step_tools import StepTool, StepTools
 from .undo_steps import UndoSteps, step_header, step_limits
@@ -87,7 +89,8 @@ class SettlementActivities:
             leave_to_other_workers(plan.step.tool)
         if plan.step is not None or plan.wait_seconds:
             await self._ledger.relay.show_no_more(key)
-        return pack(replace(plan, heartbeat_seconds=self._heartbeat_seconds))
+        beat, listing = self._heartbeat_seconds, await self._listing(key)
+        return pack(replace(plan, heartbeat_seconds=beat, listing=listing))
 
     @activity.defn(name=FINISH_SETTLEMENT)
     async def finish_settlement(self, raw: RawValue) -> RawValue:
@@ -106,6 +109,18 @@ class SettlementActivities:
                 )
         waits = await relay.dequeue_if_settled(finished.key, shown=not finished.cancelled)
         return pack(waits)
+
+    async def _listing(self, key: ActionKey) -> Listing | None:
+        """Return what the list shows of an action's settlement; None where it shows nothing."""
+        if not await are_registered():
+            return None
+        found = await self._ledger.get(key)
+        run = None if found is None else await self._ledger.runs.get(found.run_key)
+        if found is None or run is None:
+            return None
+        # A conversation of a run's own has the run's key.
+        named = found.thread_id not in (None, run.run_key)
+        return Listing(run.agent, found.thread_id or "" if named else "")
 
     async def _plan(self, key: ActionKey) -> SettlementPlan:
         """Return what to do, by what the ledger and Temporal say now."""

@@ -31,6 +31,7 @@ from ..contract.undo import (
     UndoStep,
 )
 from ..runner.clock import began_at
+from .search_attributes import are_registered
 from .served import leave_to_other_workers
 from .step_tools import StepTools
 from .undo_steps import UndoSteps
@@ -106,7 +107,7 @@ class UndoActivities:
         if steps and not served:
             leave_to_other_workers(steps[0].tool)
             served = steps[:1]
-        return pack(UndoPlan(served, self._heartbeat_seconds))
+        return pack(UndoPlan(served, self._heartbeat_seconds, listed=await are_registered()))
 
     @activity.defn(name=FINISH_UNDO)
     async def finish(self, raw: RawValue) -> RawValue:
