@@ -23,6 +23,7 @@ from commitline.integrations.rules import Rules
 from commitline.ledger import ActionLedger, Effect, Outcome
 
 from .bench import Bench, eventually, fresh_id
+from .test_forgotten_runs import forgotten
 
 CALLED: list[tuple[Any, ...]] = []
 DECLINES = threading.Event()
@@ -192,7 +193,7 @@ async def test_calls_inside_one_activity_are_undone_as_others_are(shop: Shop) ->
     ] == CALLED
 
 
-async def test_an_undo_that_is_declined_stands_and_is_made_when_it_is_ordered_again(
+async def test_an_undo_that_is_declined_is_made_when_it_is_ordered_again_also_if_the_run_is_gone(
     shop: Shop,
 ) -> None:
     DECLINES.set()
@@ -200,8 +201,11 @@ async def test_an_undo_that_is_declined_stands_and_is_made_when_it_is_ordered_ag
         run = shop.client.run((await shop.failed("charge")).id)
         declined = await run.undo()
         DECLINES.clear()
+        await forgotten(shop.bench, run.id)
+        state = await run.state()
         undone = await run.undo()
 
+    assert state == "gone"
     assert (declined.state, undone.state) == ("partly compensated", "compensated")
     assert [one[0] for one in CALLED] == ["charge", "refund"]
 
