@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, LiteralString, cast
 
 import pytest
 
 from commitline.errors import ThreadDeleted
-from commitline.identity import ActionKey
+from commitline.identity import ActionKey, RunKey
 from commitline.ledger import ActionLedger, ThreadLedger
 from commitline.ledger.pool import Pool
-from commitline.tests.builders import DECLINED, dispatched, parked
+from commitline.tests.builders import DECLINED, NOON, dispatched, parked
+from commitline.tests.integration.database import sql
 from commitline.tests.integration.ledger.conversations import (
     DOMAIN_KEY,
     OTHER,
     RECEIPT,
     RUN_A,
+    RUN_B,
     RUN_D,
     THREAD,
     action,
@@ -32,6 +35,8 @@ from commitline.tests.integration.ledger.conversations import (
 
 pytestmark = pytest.mark.usefixtures("conversation")
 
+HERE: Final = Path(__file__).parents[3]
+
 
 async def written(ledger: ActionLedger, threads: ThreadLedger) -> None:
     """A conversation with everything in it."""
@@ -41,6 +46,33 @@ async def written(ledger: ActionLedger, threads: ThreadLedger) -> None:
     await threads.commit(replace(turn(0, replies_to="r1", reply='"there"'), state='{"a":1}'))
     await threads.commit(turn(1, step=1))
     await ledger.put_value(ActionKey("large"), THREAD, '"large"')
+
+
+async def test_the_statement_of_the_page_deletes_old_completions_of_runs_that_are_over(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    page = (HERE / "docs" / "integrations.md").read_text(encoding="utf-8")
+    statement = page.partition("```sql\n")[2].partition("```")[0]
+    await ledger.runs.end(RUN_B, attempt_at=NOON)
+    await ledger.put_value(ActionKey("conversation"), THREAD, '"large"')
+    for run in (RUN_A, RUN_B, RunKey("theirs/1")):
+        for at in ("old", "new"):
+            await ledger.keep_completion(ActionKey(f"{run} {at}"), run, '"said"')
+    await sql(
+        pool,
+        "update agent_values set created_at = now() - interval '91 days'"
+        " where key not like %(new)s",
+        new="% new",
+    )
+
+    await sql(pool, cast("LiteralString", statement))
+
+    left = {one["key"] for one in await sql(pool, "select key from agent_values")}
+    assert left == {
+        "conversation",
+        f"{RUN_A} old",
+        *(f"{run} new" for run in (RUN_A, RUN_B, "theirs/1")),
+    }
 
 
 async def test_a_deleted_conversation_leaves_a_tombstone_and_the_record_of_its_actions(
