@@ -75,6 +75,21 @@ class ActedTool:
         except (NameError, TypeError):
             return {}
 
+    def by_name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a call's arguments by name, without defaults.
+
+        Names that the function does not have are refused when the call is made: a model may have
+        written them.
+
+        Raises:
+            TypeError: There are more arguments than parameters, or two for one.
+            DefinitionError: See `signature`.
+        """
+        bound = self.signature.bind_partial(*args).arguments
+        if twice := bound.keys() & kwargs.keys():
+            raise TypeError(f"{self.name}() got two values for {', '.join(sorted(twice))}")
+        return {**bound, **kwargs}
+
     async def __call__(self, args: Mapping[str, Any]) -> Any:
         """Call it; a plain function in a thread of its own."""
         if inspect.iscoroutinefunction(self.function):

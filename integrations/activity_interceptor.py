@@ -75,20 +75,20 @@ class GuardsActivities(ActivityInboundInterceptor):
 
     async def execute_activity(self, input: ExecuteActivityInput) -> Any:
         """See base class."""
-        kind = activity.info().activity_type
-        if HEADER in input.headers and self._rules.requests_model(kind):
-            return await self._request_model(_header(input), input)
+        kind, header = activity.info().activity_type, _header(input)
+        if header is not None and self._rules.requests_model(kind):
+            return await self._request_model(header, input)
         if self._rules.is_coarse(kind):
-            return await self._make_several_calls(kind, input)
+            return await self._make_several_calls(kind, header, input)
         family = self._rules.family(kind)
         if family is None:
             return await super().execute_activity(input)
         converter = activity.payload_converter()
         call = hinted(family.tool_call(kind, input.args, converter), input.headers)
-        if _is_read(call) and HEADER not in input.headers:
+        if _is_read(call) and header is None:
             return await super().execute_activity(input)
         try:
-            return await self._guard(family, call, input, converter)
+            return await self._guard(family, call, header, input, converter)
         except PlanDivergence as err:
             log.error("ledger.plan_diverged", tool=call.tool, reason=err.message)
             raise as_failure(err) from err
@@ -99,11 +99,12 @@ class GuardsActivities(ActivityInboundInterceptor):
         self,
         family: Family,
         call: ToolCall,
+        header: ActionHeader | None,
         input: ExecuteActivityInput,
         converter: PayloadConverter,
     ) -> Any:
         try:
-            call = await self._approved(call, input, converter)
+            call = await self._approved(call, header, converter)
             arrived = family.arrived(call, input.args, input.fn, converter)
         except ArgumentsChanged as err:
             return family.replies(input.args).refused(err, "")
@@ -112,11 +113,11 @@ class GuardsActivities(ActivityInboundInterceptor):
             run = super(GuardsActivities, self).execute_activity
             return arrived.checked(await run(replace(input, args=args)))
 
-        rule = call.rule or await self._begun_by(call, input)
+        rule = call.rule or await self._begun_by(header)
         if rule is None:
             return arrived.replies.refused(_unruled(call), "")
         tool = self._tool(call, rule, converter)
-        if rule.gated and await self._is_unjudged(arrived, tool, input):
+        if rule.gated and await self._is_unjudged(arrived, tool, header):
             return arrived.replies.refused(_unapproved(call), "")
         guarded = RuledCall(
             call,
@@ -124,9 +125,9 @@ class GuardsActivities(ActivityInboundInterceptor):
             arrived,
             tool,
             undoes=lambda undone: undo_arguments(self._rules, tool, undone, converter),
-            planned=HEADER not in input.headers or _header(input).purpose == "forward",
+            planned=header is None or header.purpose == "forward",
         )
-        guarded_call = await _guarded_call(guarded, input, call)
+        guarded_call = await _guarded_call(guarded, header, call)
         async with beating(self._heartbeats.again):
             return await attempt(self._ledger(), guarded_call, invoke, input.args)
 
@@ -136,34 +137,30 @@ class GuardsActivities(ActivityInboundInterceptor):
         return ForeignTool(call.tool, rule, function, converter)
 
     async def _approved(
-        self, call: ToolCall, input: ExecuteActivityInput, converter: PayloadConverter
+        self, call: ToolCall, header: ActionHeader | None, converter: PayloadConverter
     ) -> ToolCall:
         """Return the call with the arguments that a person has approved, if one had to.
 
         Raises:
             ArgumentsChanged: They are gone, or the tool does not take them any more.
         """
-        if HEADER not in input.headers or not (header := _header(input)).approved:
+        if header is None or not header.approved:
             return call
         tool = self._tool(call, call.rule or _SENT_ONCE, converter)
         arguments = await approved_arguments(self._ledger(), header, tool)
         return replace(call, arguments=arguments)
 
     async def _is_unjudged(
-        self, arrived: ArrivedCall, tool: ForeignTool, input: ExecuteActivityInput
+        self, arrived: ArrivedCall, tool: ForeignTool, header: ActionHeader | None
     ) -> bool:
         """Whether a person has to approve a call that has not begun, and nobody was asked.
 
         So it is where the workflow's worker has another rule, or the workflow began before it.
         """
-        if HEADER not in input.headers:
+        if header is None:
             if activity.info().attempt > 1:
                 return False  # it may have begun
-        elif (
-            (header := _header(input)).approved
-            or header.judged is not None
-            or header.purpose != "forward"
-        ):
+        elif header.approved or header.judged is not None or header.purpose != "forward":
             return False
         else:
             found = await self._ledger().get(action_key(header.run_key, header.position))
@@ -175,26 +172,23 @@ class GuardsActivities(ActivityInboundInterceptor):
             return False  # the guard refuses it
         return await asyncio.to_thread(tool.needs_approval, named)
 
-    async def _begun_by(self, call: ToolCall, input: ExecuteActivityInput) -> EffectRule | None:
+    async def _begun_by(self, header: ActionHeader | None) -> EffectRule | None:
         """Return by which rule a call goes on whose tool has none any more; None: it never began.
 
         An earlier attempt of a worker without the plugin may have called, too.
         """
-        if HEADER not in input.headers:
+        if header is None:
             return None if activity.info().attempt == 1 else _SENT_ONCE
-        header = _header(input)
         found = await self._ledger().get(action_key(header.run_key, header.position))
         return None if found is None else EffectRule(found.effect)
 
-    async def _make_several_calls(self, kind: str, input: ExecuteActivityInput) -> Any:
-        async def header() -> ActionHeader:
-            if HEADER in input.headers:
-                return _header(input)
-            return await header_of_adopted(ToolCall(kind, kind, None, None))
+    async def _make_several_calls(
+        self, kind: str, header: ActionHeader | None, input: ExecuteActivityInput
+    ) -> Any:
+        async def known() -> ActionHeader:
+            return header or await header_of_adopted(ToolCall(kind, kind, None, None))
 
-        coarse = CoarseActivity(
-            self._rules, self._ledger(), header, adopted=HEADER not in input.headers
-        )
+        coarse = CoarseActivity(self._rules, self._ledger(), known, adopted=header is None)
         async with beating(self._heartbeats.again):
             return await coarse.run(lambda: super(GuardsActivities, self).execute_activity(input))
 
@@ -210,15 +204,18 @@ class GuardsActivities(ActivityInboundInterceptor):
 
 
 async def _guarded_call(
-    guarded: RuledCall, input: ExecuteActivityInput, call: ToolCall
+    guarded: RuledCall, header: ActionHeader | None, call: ToolCall
 ) -> GuardedCall:
-    if HEADER in input.headers:
+    if header is not None:
         # What was approved is in the call's arguments by now.
-        return GuardedCall(guarded, replace(_header(input), approved=False))
+        return GuardedCall(guarded, replace(header, approved=False))
     return GuardedCall(guarded, await header_of_adopted(call), adopted=True)
 
 
-def _header(input: ExecuteActivityInput) -> ActionHeader:
+def _header(input: ExecuteActivityInput) -> ActionHeader | None:
+    """Return the header of a call; None of one that was scheduled without the plugin."""
+    if HEADER not in input.headers:
+        return None
     return unpack(ActionHeader, RawValue(input.headers[HEADER]))
 
 

@@ -60,13 +60,10 @@ def act(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine
             name, ``OutcomeUnknown`` where it may have happened; `told_by` returns what a model may
             read of it. Or this attempt at the activity ends, and another one goes on.
         NoCurrentCall: No worker with the plugin runs it as a coarse activity.
+        TypeError: There are more arguments than parameters, or two for one.
         DefinitionError: The function cannot be guarded, or what its rule names cannot undo a call.
     """
-    tool = ActedTool(_name_of(function), function, rule_of(function))
-    if args:
-        names = list(tool.signature.parameters)
-        kwargs = dict(zip(names, args, strict=False)) | kwargs
-    return _acted(tool, kwargs)
+    return _acted(ActedTool(_name_of(function), function, rule_of(function)), args, kwargs)
 
 
 def guarded(tool: T, rule: EffectRule | None = None) -> T:
@@ -118,17 +115,14 @@ def _wrapped(tool: ActedTool, *, as_text: bool) -> Callable[..., Any]:
                 raise
             return dumps(told) if as_text else told
 
-    def bound(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**dict(zip(tool.signature.parameters, args, strict=False)), **kwargs}
-
     @wraps(tool.function)
     async def calls(*args: Any, **kwargs: Any) -> Any:
-        return await tell(_acted(tool, bound(args, kwargs)))
+        return await tell(_acted(tool, args, kwargs))
 
     @wraps(tool.function)
     def calls_from_thread(*args: Any, **kwargs: Any) -> Any:
         loop = _other_loop(_current(tool.name))
-        call = _acted(tool, bound(args, kwargs))
+        call = _acted(tool, args, kwargs)
         return asyncio.run_coroutine_threadsafe(tell(call), loop).result()
 
     return calls if inspect.iscoroutinefunction(tool.function) else calls_from_thread
@@ -151,12 +145,13 @@ def _other_loop(here: CoarseActivity) -> asyncio.AbstractEventLoop:
     return here.loop
 
 
-def _acted(tool: ActedTool, given: Mapping[str, Any]) -> Coroutine[Any, Any, Any]:
+def _acted(
+    tool: ActedTool, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Coroutine[Any, Any, Any]:
     """Take the call's number at once, and return the coroutine that makes it."""
+    given = tool.by_name(args, kwargs)
     here = _current(tool.name)
-    number = here.next_number(tool.name)
-    tool.signature  # noqa: B018 - read now, so that a wrong one is refused here
-    return _call(here, tool, number, given)
+    return _call(here, tool, here.next_number(tool.name), given)
 
 
 async def _call(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, LiteralString, cast
+from typing import Any, Final
 
 import pytest
 
@@ -52,7 +52,7 @@ async def test_the_statement_of_the_page_deletes_old_completions_of_runs_that_ar
     ledger: ActionLedger, pool: Pool
 ) -> None:
     page = (HERE / "docs" / "integrations.md").read_text(encoding="utf-8")
-    statement = page.partition("```sql\n")[2].partition("```")[0]
+    statement: Any = page.partition("```sql\n")[2].partition("```")[0]
     await ledger.runs.end(RUN_B, attempt_at=NOON)
     await ledger.put_value(ActionKey("conversation"), THREAD, '"large"')
     for run in (RUN_A, RUN_B, RunKey("theirs/1")):
@@ -65,7 +65,7 @@ async def test_the_statement_of_the_page_deletes_old_completions_of_runs_that_ar
         new="% new",
     )
 
-    await sql(pool, cast("LiteralString", statement))
+    await sql(pool, statement)
 
     left = {one["key"] for one in await sql(pool, "select key from agent_values")}
     assert left == {

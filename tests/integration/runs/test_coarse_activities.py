@@ -282,6 +282,13 @@ def test_outside_of_a_coarse_activity_nothing_is_called() -> None:
         _ = act(charge, "4821")
 
 
+def test_arguments_that_no_call_takes_are_not_dropped() -> None:
+    """They were: the call was made without the first, and with the second value of the second."""
+    for args, kwargs in (("4821", 100, "eur"), {}), (("4821",), {"order_id": "4822"}):
+        with pytest.raises(TypeError):
+            _ = act(charge, *args, **kwargs)
+
+
 def test_what_cannot_be_guarded_is_refused_when_it_is_wrapped() -> None:
     def many(*order_ids: str) -> None:
         """Take what has no name."""
