@@ -128,6 +128,12 @@ class Settings(BaseModel):
     traces: Literal["off", "on", "content"] = "off"
     """Whether a worker sends spans by OpenTelemetry (the extra ``otel``).
     ``content``: with arguments, results and messages."""
+    deployment: str = Field(default="", pattern=r"^[^.]*$")
+    """Names the Worker Deployment of which a worker is a version, by its ``build_id``; empty is
+    none."""
+    versioning: Literal["auto_upgrade", "pinned"] = "auto_upgrade"
+    """What a run under a deployment does when another version becomes current: go on there, or
+    stay. Undos and settlements always go on there."""
     health_address: str = ""
     """Where a worker answers ``/live`` and ``/ready``, as ``host:port``; empty is nowhere."""
 

@@ -24,7 +24,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from importlib.metadata import version
 from typing import Any, Final
 
 from temporalio.client import Client
@@ -58,6 +57,7 @@ from .activities.runs.sub_agents import SubAgentActivities
 from .activities.runs.turn import TurnActivities
 from .activities.runs.undo import UndoActivities
 from .config import Settings, check_namespace, connect_temporal, with_core_runtime
+from .deployment import served_workflows, version_options
 from .errors import CommitlineError
 from .health import WorkerHealth, serving_health, worker_health
 from .ledger import (
@@ -75,7 +75,7 @@ from .process import UnawaitedThreads, leave, on_stop_signal, run_event_loop
 from .redaction import redacting
 from .traces import Traces, flush, tracing_by, with_context_plugin
 from .traces import begin as begin_traces
-from .workflows import ActionHeaders, AgentRun, PlanRun, Relay, RunSpans, SettleAction, UndoRun
+from .workflows import ActionHeaders, RunSpans
 
 log = Log()
 
@@ -204,7 +204,7 @@ async def app_worker(
         worker = Worker(
             client,
             task_queue=settings.task_queue,
-            workflows=[AgentRun, PlanRun, UndoRun, SettleAction, Relay],
+            workflows=served_workflows(settings),
             activities=[
                 *_run_activities(app, ledger, settings),
                 *due_actions.all,
@@ -216,8 +216,7 @@ async def app_worker(
             max_cached_workflows=max_cached_workflows,
             max_concurrent_activities=settings.max_concurrent_activities,
             max_concurrent_local_activities=settings.max_concurrent_activities,
-            # The SDK would hash all code that is loaded, and write 32 characters six times a turn.
-            build_id=settings.build_id or f"commitline-{version('commitline')}",
+            **version_options(settings),
             graceful_shutdown_timeout=settings.grace,
             sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         )

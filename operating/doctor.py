@@ -50,6 +50,7 @@ async def examine(queue: str | None = None, *, fix: bool = False) -> list[Check]
         bounded("Temporal clock", temporal_checks.clock(), needed=False),
         bounded("search attributes", search_attributes(fix=fix), needed=False),
         bounded("workers", temporal_checks.workers(), needed=False),
+        bounded("deployment", temporal_checks.deployment(), needed=False),
         *([bounded(f"queue {queue}", temporal_checks.plugins(queue))] if queue else []),
     )
     own = [_python(), _package("commitline"), _package("temporalio")]
@@ -107,7 +108,7 @@ def _extra(name: str) -> Check:
             f"extra {name}",
             "missing",
             f"no {err.name}",
-            f"pip install 'commitline[{name}]'",
+            f"`pip install 'commitline[{name}]'`",
             needed=False,
         )
     return Check(f"extra {name}", "ok", found, needed=False)

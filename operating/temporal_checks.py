@@ -12,6 +12,7 @@ from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     DescribeTaskQueueRequest,
+    DescribeWorkerDeploymentRequest,
     GetSystemInfoRequest,
     PollWorkflowTaskQueueRequest,
 )
@@ -48,8 +49,8 @@ async def temporal() -> Check:
         info = await client.workflow_service.get_system_info(GetSystemInfoRequest())
     except RPCError as err:
         if err.status is RPCStatusCode.NOT_FOUND:
-            remedy = f"temporal operator namespace create -n {client.namespace} --address {address}"
-            return Check("Temporal", "wrong", f"no namespace {client.namespace!r}", remedy)
+            create = f"temporal operator namespace create -n {client.namespace} --address {address}"
+            return Check("Temporal", "wrong", f"no namespace {client.namespace!r}", f"`{create}`")
         return Check("Temporal", "wrong", f"{address}: {err.message}", "check the server's log")
     days = described.config.workflow_execution_retention_ttl.seconds / 86_400
     kept = f"namespace {client.namespace}, histories kept for {days:g} d"
@@ -64,7 +65,7 @@ async def workers() -> Check:
         found = await workers_of(await command_temporal(settings), queue)
     except (ConfigurationError, RPCError):
         return Check(name, "missing", "no Temporal to look at", needed=False)
-    start = f"commitline worker {settings.app or 'module:attribute'}"
+    start = f"`commitline worker {settings.app or 'module:attribute'}`"
     if not found.workflows and not found.activities:
         return Check(name, "missing", f"none polls {queue}", start, needed=False)
     if not found.workflows or not found.activities:
@@ -76,6 +77,30 @@ async def workers() -> Check:
     both = set(found.workflows) | set(found.activities)
     builds = f", builds {', '.join(found.builds)}" if found.builds else ""
     return Check(name, "ok", f"{len(both)} on {queue}{builds}", needed=False)
+
+
+async def deployment() -> Check:
+    """Whether new runs go to workers of the deployment that the settings name."""
+    settings, name = Settings.load(), "deployment"
+    if not settings.deployment:
+        return Check(name, "ok", "none: workers have no versions", needed=False)
+    asked = DescribeWorkerDeploymentRequest(deployment_name=settings.deployment)
+    try:
+        client = await command_temporal(settings)
+        asked.namespace = client.namespace
+        described = await client.workflow_service.describe_worker_deployment(asked)
+    except (ConfigurationError, RPCError):
+        told = f"Temporal has none of the name {settings.deployment}"
+        return Check(name, "missing", told, "start a worker of it", needed=False)
+    current = described.worker_deployment_info.routing_config.current_deployment_version
+    if not current.build_id:
+        remedy = (
+            "temporal worker deployment set-current-version --deployment-name "
+            f"{settings.deployment} --build-id {settings.build_id or 'BUILD'}"
+        )
+        told = f"no version of {settings.deployment} is current: runs do not go to its workers"
+        return Check(name, "wrong", told, f"`{remedy}`", needed=False)
+    return Check(name, "ok", f"{settings.deployment}, current {current.build_id}", needed=False)
 
 
 async def plugins(queue: str) -> Check:

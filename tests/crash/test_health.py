@@ -4,71 +4,23 @@ import asyncio
 import json
 import os
 import signal
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 
-from commitline.devstack.ports import PortBook
 from commitline.testing.processes import WorkerProcess
 from commitline.testing.proxy import TcpProxy
+from commitline.tests.crash.probe import Asked, Probe, free_port
 from commitline.tests.crash.stage import Scene, until
 
 APP = "services:till"
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a worker answered."""
-
-    status: int
-    body: dict[str, Any]
-
-
-class Probe:
-    """Asks a worker as an orchestrator does, with a time-out."""
-
-    def __init__(self, port: int) -> None:
-        self._url = f"http://127.0.0.1:{port}"
-
-    async def get(self, path: str, *, seconds: float = 5) -> Asked | None:
-        """Ask once; None is no answer."""
-        return await asyncio.to_thread(self._get, path, seconds)
-
-    def _get(self, path: str, seconds: float) -> Asked | None:
-        try:
-            with urllib.request.urlopen(self._url + path, timeout=seconds) as answer:
-                return Asked(answer.status, json.load(answer))
-        except urllib.error.HTTPError as err:
-            with err:
-                return Asked(err.code, json.load(err))
-        except OSError:
-            return None
-
-    async def becomes(self, *, ready: bool) -> list[str]:
-        """Wait until the worker is ready, or is not; return why it is not."""
-        last: Asked | None = None
-
-        async def holds() -> bool:
-            nonlocal last
-            last = await self.get("/ready")
-            return last is not None and last.body["ready"] is ready
-
-        await until(holds)
-        assert last is not None
-        assert last.status == (200 if ready else 503)
-        reasons: list[str] = last.body["reasons"]
-        return reasons
-
-
 @asynccontextmanager
 async def serving(scene: Scene, **environment: str) -> AsyncIterator[tuple[WorkerProcess, Probe]]:
     """Run a worker of the scene, and be able to ask it; it is ready."""
-    port = PortBook(scene.log.parent / "ports").choose({"health": 0})["health"]
+    port = free_port(scene.log.parent)
     address = f"127.0.0.1:{port}"
     with scene.worker(APP, COMMITLINE_HEALTH_ADDRESS=address, **environment) as worker:
         probe = Probe(port)

@@ -46,7 +46,7 @@ FLOORS = (
     ("activities.runs",),
     ("workflows",),
     ("handles", "integrations"),
-    ("health",),
+    ("deployment", "health"),
     ("client", "worker"),
     ("operating",),
     ("examples",),
