@@ -9,9 +9,9 @@ from __future__ import annotations
 from temporalio import workflow
 from temporalio.common import RawValue, VersioningBehavior
 
+from ..activities.contract.runs import AGENT_RUN, PLAN_RUN
 from .agent_run import AgentRun
-from .plan_run import PLAN_RUN, PlanRun
-from .run_input import AGENT_RUN
+from .plan_run import PlanRun
 
 
 @workflow.defn(name=AGENT_RUN, sandboxed=False, versioning_behavior=VersioningBehavior.PINNED)

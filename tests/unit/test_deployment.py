@@ -9,7 +9,7 @@ from commitline.deployment import served_workflows, version_options
 from commitline.errors import ConfigurationError
 
 
-def behaviors(settings: Settings) -> dict[str | None, VersioningBehavior]:
+def behaviors(settings: Settings) -> dict[str | None, VersioningBehavior | None]:
     """Return what each workflow says of itself, by its name."""
     found = [_Definition.must_from_class(one) for one in served_workflows(settings)]
     return {one.name: one.versioning_behavior for one in found}
@@ -27,8 +27,9 @@ def test_a_worker_of_a_deployment_moves_runs_unless_they_are_pinned() -> None:
     moves = Settings(deployment="shop", build_id="4c1e9a2")
     stays = moves.model_copy(update={"versioning": "pinned"})
 
-    config = version_options(moves)["deployment_config"]
+    config = version_options(moves).get("deployment_config")
 
+    assert config is not None
     assert config.version == WorkerDeploymentVersion("shop", "4c1e9a2")
     assert config.default_versioning_behavior == VersioningBehavior.AUTO_UPGRADE
     assert set(behaviors(moves).values()) == {VersioningBehavior.UNSPECIFIED}
