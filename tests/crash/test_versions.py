@@ -114,8 +114,9 @@ async def test_a_run_that_waits_for_a_person_goes_on_with_the_new_version_and_lo
         with worker_of(scene, "two"):
             await make_current(scene, "two")
             left = await asyncio.to_thread(old.terminate)
-            await run.decide("0.0", approve=True, by="ada")
-            answer = await run.result()
+            async with asyncio.timeout(60):  # for ever, if the run stayed where nobody polls
+                await run.decide("0.0", approve=True, by="ada")
+                answer = await run.result()
             after = await version_of(run)
 
     assert (idle.state, serving.state) == ("wrong", "ok")
