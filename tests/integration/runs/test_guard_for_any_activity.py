@@ -21,6 +21,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import RetryPolicy
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.runtime import MetricBuffer, Runtime, TelemetryConfig
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from commitline.activities.app.tool_context import current_call
@@ -248,13 +249,16 @@ async def plain(bench: Bench, request: pytest.FixtureRequest) -> Bench:
 
 
 @asynccontextmanager
-async def serving(bench: Bench, *, guarded: bool = True) -> AsyncIterator[ActionLedger]:
+async def serving(
+    bench: Bench, *, guarded: bool = True, runtime: Runtime | None = None
+) -> AsyncIterator[ActionLedger]:
     """Run a worker as somebody else would write it, with the plugin added."""
     plugin = LedgerPlugin(bench.settings.database_url, effects=EFFECTS)
     client = await Client.connect(
         bench.temporal.service_client.config.target_host,
         data_converter=bench.temporal.data_converter,
         plugins=[plugin] if guarded else [],
+        runtime=runtime,
     )
     async with ledger_pool(bench.settings.database_url, size=4) as pool:
         with ThreadPoolExecutor(4, thread_name_prefix="theirs") as threads:
@@ -625,3 +629,20 @@ async def test_doctor_names_the_workers_of_a_queue_that_lack_the_plugin(
         async with Worker(plain, task_queue=queue, activities=[charge]):
             await eventually(lambda: saw("wrong", "old-worker"))
     assert (polled.state, polled.found.partition(",")[0]) == ("ok", f"1 on {queue}")
+
+
+async def test_what_a_guarded_worker_of_another_application_does_is_measured(bench: Bench) -> None:
+    buffer = MetricBuffer(10_000)
+
+    async with serving(bench, runtime=Runtime(telemetry=TelemetryConfig(metrics=buffer))):
+        await one_call(bench, "charge", "4821", 4900)
+
+    seen = {
+        (one.metric.name, one.attributes.get("tool"), one.attributes.get("call"), one.value > 0)
+        for one in buffer.retrieve_updates()
+        if one.attributes.get("task_queue") == bench.settings.task_queue
+    }
+    assert ("commitline_tool_duration_seconds", "charge", None, True) in seen
+    assert ("commitline_ledger_call_duration_seconds", None, "ActionLedger.claim", True) in seen
+    # Also what did not happen.
+    assert ("commitline_parks", "charge", None, False) in seen
