@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .errors import ConfigurationError
+from .redaction import redact
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
@@ -52,6 +53,18 @@ OUTCOME: Final = "commitline.action.outcome"
 ATTEMPT: Final = "commitline.attempt"
 LINK: Final = "commitline.link"
 """Of a link: why it is there, ``takes over from`` or ``returns the outcome of``."""
+
+_PROVIDERS: Final[Mapping[str, str]] = {
+    "azure": "azure.ai.openai",
+    "bedrock": "aws.bedrock",
+    "google": "gcp.gemini",
+    "google-gla": "gcp.gemini",
+    "google-vertex": "gcp.vertex_ai",
+    "grok": "x_ai",
+    "mistral": "mistral_ai",
+    "xai": "x_ai",
+}
+"""The conventions' names of providers, where pydantic-ai has others. The rest keep theirs."""
 
 _LONGEST: Final = 10_000
 """Characters of one content."""
@@ -175,8 +188,10 @@ def tool_call(tool: str, *, run: str, action: str, effect: str, attempt: int) ->
 def model_request(model: str, *, agent: str) -> Iterator[None]:
     """Trace one request to a model while the body runs."""
     provider, colon, name = model.partition(":")
-    given = {OPERATION: "chat", AGENT: agent, REQUEST_MODEL: name if colon else model}
-    with _span(f"chat {name if colon else model}", given | {PROVIDER: provider}, client=True):
+    named = name if colon else model
+    given = {OPERATION: "chat", AGENT: agent, REQUEST_MODEL: named}
+    by = {PROVIDER: _PROVIDERS.get(provider, provider)}
+    with _span(f"chat {named}", given | by, client=True):
         yield
 
 
@@ -236,7 +251,7 @@ def note_content(attributes: Mapping[str, str]) -> None:
     """The same of arguments, results and messages, where those are asked for."""
     traces = _traces.get()
     if traces is not None and traces.content:
-        note({name: text[:_LONGEST] for name, text in attributes.items()})
+        note({name: redact(text)[:_LONGEST] for name, text in attributes.items()})
 
 
 def shows_content() -> bool:

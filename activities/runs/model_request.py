@@ -40,6 +40,7 @@ from ..contract.encoding import to_text
 from ..contract.retry_rules import back_off
 from ..contract.spec import AgentSpec
 from ..model.model import Model, ModelRequest, examine
+from ..model.traced_messages import input_messages, output_messages
 from ..runner.attempt_notes import AttemptNotes
 from ..runner.bounded_call import CallEnd, Raised, Returned, call_within, cancelled_if_told
 from ..runner.clock import time_left
@@ -61,7 +62,7 @@ class RunModel:
         """Send one model request, in a span of its own; see `_complete`."""
         with model_request(self.spec.model, agent=self.spec.name):
             if shows_content():
-                note_content({INPUT_MESSAGES: to_text(messages)})
+                note_content({INPUT_MESSAGES: input_messages(messages)})
             return await self._complete(messages)
 
     async def _complete(self, messages: list[Message]) -> Completion:
@@ -134,7 +135,8 @@ class RunModel:
                 FINISH_REASONS: [completion.finish_reason],
             }
         )
-        note_content({OUTPUT_MESSAGES: completion.text})
+        if shows_content():
+            note_content({OUTPUT_MESSAGES: output_messages(completion)})
 
     def _checked(self, completion: Completion) -> Completion:
         examined = examine(completion)

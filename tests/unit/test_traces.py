@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -17,6 +18,13 @@ from opentelemetry.semconv.schemas import Schemas
 from temporalio.contrib.opentelemetry import create_tracer_provider
 
 from commitline import traces
+from commitline.activities.contract.conversation import (
+    Completion,
+    Message,
+    ToolCall,
+    ToolResult,
+)
+from commitline.activities.model.traced_messages import input_messages, output_messages
 from commitline.errors import ConfigurationError
 from commitline.log_output import configure_logging
 from commitline.logs import Log
@@ -53,8 +61,8 @@ def call() -> None:
 
 
 def test_names_are_those_of_the_conventions_of_one_version() -> None:
-    given = {value for name, value in vars(traces).items() if name.isupper()}
-    named = {value for value in given if isinstance(value, str) and value.startswith("gen_ai.")}
+    given = [value for value in vars(traces).values() if isinstance(value, str)]
+    named = {value for value in given if value.startswith("gen_ai.")}
 
     assert len(named) == 15
     assert named <= set(GEN_AI)
@@ -83,6 +91,46 @@ def test_arguments_are_in_a_span_only_where_content_is_asked_for(
         "commitline.action.effect": "idempotent",
         "commitline.action.outcome": "ok",
     }
+
+
+def test_content_is_redacted_and_messages_are_written_as_the_conventions_say(
+    spans: Spans,
+) -> None:
+    asked = ToolCall("c1", "charge", '{"card":"of Ada"}')
+    said = Completion(text="I see.", calls=[asked], finish_reason="tool_calls")
+    told = ToolResult("0.0", "c1", "charge", "ok", '"ch_1"')
+    messages = [
+        Message("user", text="Use postgres://ada:hunter2@db/shop"),
+        Message("assistant", completion=said),
+        Message("tool", results=[told]),
+    ]
+    with (
+        traces.tracing_by(Traces(spans.tracer, content=True)),
+        traces.model_request("google-gla:gemini-3", agent="clerk"),
+    ):
+        traces.note_content({traces.INPUT_MESSAGES: input_messages(messages)})
+        traces.note_content({traces.OUTPUT_MESSAGES: output_messages(said)})
+
+    attributes: dict[str, Any] = dict(spans.one.attributes or {})
+    assert attributes["gen_ai.provider.name"] == "gcp.gemini"
+    assert "hunter2" not in attributes["gen_ai.input.messages"]
+    answer = {
+        "role": "assistant",
+        "parts": [
+            {"type": "text", "content": "I see."},
+            {"type": "tool_call", "id": "c1", "name": "charge", "arguments": '{"card":"of Ada"}'},
+        ],
+    }
+    assert json.loads(attributes["gen_ai.input.messages"])[1:] == [
+        answer,
+        {
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": "c1", "response": '"ch_1"'}],
+        },
+    ]
+    assert json.loads(attributes["gen_ai.output.messages"]) == [
+        answer | {"finish_reason": "tool_calls"}
+    ]
 
 
 def test_an_error_is_named_by_its_type_and_not_by_its_text(spans: Spans) -> None:
