@@ -46,6 +46,7 @@ from .activities.runs.gone_runs import GoneRuns
 from .activities.runs.intent_check import IntentCheck
 from .activities.runs.left_runs import LeftRuns
 from .activities.runs.left_undos import LeftUndos
+from .activities.runs.missing_runs import MissingRuns
 from .activities.runs.outcomes import OutcomeActivities
 from .activities.runs.plan import PlanActivities
 from .activities.runs.questions import QuestionActivities
@@ -271,7 +272,8 @@ def _settlements(
 def _gone_runs(app: App, ledger: ActionLedger, client: Client, settings: Settings) -> GoneRuns:
     left = LeftRuns(app, ledger, client, task_queue=settings.task_queue)
     undos = LeftUndos(app, ledger, client, task_queue=settings.task_queue)
-    return GoneRuns(ledger, client, left, undos)
+    missing = MissingRuns(ledger, client, task_queue=settings.task_queue)
+    return GoneRuns(ledger, client, left, undos, missing)
 
 
 def _tool_activities(

@@ -47,6 +47,7 @@ class GoneRuns:
         temporal: The cluster of the runs.
         left: Takes over the runs that go on and that no worker takes up; None: nobody does.
         undos: Takes over the undos that no worker takes up; None: nobody does.
+        missing: Tells those to look that the ledger does not know; None: nobody does.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class GoneRuns:
         temporal: Client,
         left: LeftRuns | None = None,
         undos: LeftUndos | None = None,
+        missing: MissingRuns | None = None,
     ) -> None:
         self._ledger = ledger
         self._namespace = temporal.namespace
         self._executions = RunExecutions(temporal, ledger)
-        self._missing = MissingRuns(ledger, temporal)
+        self._missing = missing
         self._left = left
         self._undos = undos
 
@@ -83,7 +85,8 @@ class GoneRuns:
             LedgerUnavailable: No answer within the deadline; the next look goes on with the rest.
         """
         gone = await self._close_all()
-        await self._missing.tell()
+        if self._missing is not None:
+            await self._missing.tell()
         if self._undos is not None:
             await self._undos.take_over()
         await self._give_exits()

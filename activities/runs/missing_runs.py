@@ -27,21 +27,24 @@ from .relay_batch import AT_ONCE, LONGEST_SECONDS, side_by_side
 log = Log()
 
 _OPEN: Final = f"WorkflowType IN ('{AGENT_RUN}', '{PLAN_RUN}') AND ExecutionStatus = 'Running'"
+"""To which the task queue is added."""
 _BEGUN: Final = 4
 """Events in the history of a run whose first task is done: only then can it be in the ledger."""
 
 
 class MissingRuns:
-    """The runs of a namespace that go on in Temporal, and that the ledger does not know.
+    """The runs of a task queue that go on in Temporal, and that the ledger does not know.
 
     Args:
-        ledger: Over an open pool.
+        ledger: Over an open pool. The runs of another task queue may be another ledger's.
         temporal: The cluster of the runs.
+        task_queue: Of the runs.
     """
 
-    def __init__(self, ledger: ActionLedger, temporal: Client) -> None:
+    def __init__(self, ledger: ActionLedger, temporal: Client, *, task_queue: str) -> None:
         self._runs = ledger.runs
         self._temporal = temporal
+        self._task_queue = task_queue
         self._timeline: str | None = None
         """Of the ledger when all runs were looked at last."""
 
@@ -62,7 +65,8 @@ class MissingRuns:
     async def _tell_all(self) -> bool:
         ends_at = time.monotonic() + LONGEST_SECONDS
         page: list[WorkflowExecution] = []
-        async for one in self._temporal.list_workflows(_OPEN):
+        own = self._task_queue.replace("'", "''")
+        async for one in self._temporal.list_workflows(f"{_OPEN} AND TaskQueue = '{own}'"):
             page.append(one)
             if len(page) == AT_ONCE:
                 await self._tell_some(page)

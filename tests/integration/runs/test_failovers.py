@@ -12,6 +12,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from psycopg import AsyncConnection, sql
+from temporalio.api.enums.v1 import EventType
 from temporalio.testing import ActivityEnvironment
 
 from commitline import NEVER_HAPPENED, App, Effect, Plan, Tool, ToolContext, ToolRefused, step, tool
@@ -22,6 +23,7 @@ from commitline.activities.contract.reply import Reply
 from commitline.activities.model import ModelRequest
 from commitline.activities.model.scripted_model import call, say
 from commitline.activities.runs.gone_runs import GoneRuns
+from commitline.activities.runs.missing_runs import MissingRuns
 from commitline.activities.runs.outcomes import OutcomeActivities
 from commitline.errors import (
     AnswerRefused,
@@ -40,6 +42,7 @@ from .bench import Bench, eventually, fresh_id, one_agent
 from .playing import Signals, asked, computed_app, seen, turn_of, within
 from .relay_bench import ledger_of
 
+SIGNALED = EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED
 SENT: list[float] = []
 CALLED = SENT
 
@@ -345,10 +348,15 @@ async def test_a_run_that_waits_ends_by_name_where_a_restored_ledger_does_not_kn
         with pytest.raises(AnswerRefused, match="the ledger has nothing of it"):
             await answering.answer("0.0", 3, by="ada")
         async with ledger_of(bench) as ledger:
+            # The runs of another task queue may be another ledger's.
+            await MissingRuns(ledger, bench.temporal, task_queue=fresh_id()).tell()
+            untold = await bench.history(told.id)
 
             async def ended() -> bool:
                 # A new relay for each look: it looks once for each timeline.
-                await ActivityEnvironment().run(GoneRuns(ledger, bench.temporal).close_gone_runs)
+                missing = MissingRuns(ledger, bench.temporal, task_queue=bench.settings.task_queue)
+                relay = GoneRuns(ledger, bench.temporal, missing=missing)
+                await ActivityEnvironment().run(relay.close_gone_runs)
                 return await told.state() not in LIVE
 
             await eventually(ended)
@@ -360,6 +368,8 @@ async def test_a_run_that_waits_ends_by_name_where_a_restored_ledger_does_not_kn
             with pytest.raises(RunNotRunning, match="is not in the ledger"):
                 await within(run.result())
 
+    signals = [one for one in untold.events if one.event_type == SIGNALED]
+    assert signals == []
     assert (shown["state"], shown["in_ledger"]) == ("failed", LOST)
     assert SENT == []
 
