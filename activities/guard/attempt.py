@@ -26,7 +26,7 @@ from typing import Any, Final
 from temporalio import activity
 
 from ...errors import ActionError, IdempotencyKeyConflict
-from ...identity import ActionKey, action_key
+from ...identity import ActionKey
 from ...ledger import (
     Accepted,
     Action,
@@ -71,23 +71,16 @@ async def attempt(
         invoke: Runs the activity.
         args: The arguments that the workflow gave.
     """
-    header, tool, number = call.header, call.guarded.name, activity.info().attempt
-    key = action_key(header.run_key, header.position)
+    named = call.named
     with (
         tool_call(
-            tool,
-            run=header.run_key,
-            action=key,
+            named["tool"],
+            run=named["run_key"],
+            action=named["action_key"],
             effect=call.guarded.effect.value,
-            attempt=number,
+            attempt=named["attempt"],
         ),
-        logged_with(
-            run_key=header.run_key,
-            position=header.position,
-            action_key=key,
-            tool=tool,
-            attempt=number,
-        ),
+        logged_with(**named),  # also what libraries and the tool log
     ):
         return await _attempt(ledger, call, invoke, args)
 

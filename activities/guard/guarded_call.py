@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from ...canonical import scrub
+from ...identity import action_key
 from ...logs import Log
 from ...metrics import Metric, count
 from ..contract.action_header import ActionHeader
@@ -37,12 +41,15 @@ class GuardedCall:
         self.tries = header.tries or guarded.tries
         """How often the activity may fail the call."""
         self.began = now()
-        self.log = log.bind(
-            run_key=header.run_key,
-            position=header.position,
-            tool=guarded.name,
-            attempt=activity.info().attempt,
-        )
+        self.named: Mapping[str, Any] = {
+            "run_key": header.run_key,
+            "position": header.position,
+            "action_key": action_key(header.run_key, header.position),
+            "tool": guarded.name,
+            "attempt": activity.info().attempt,
+        }
+        """What every event of the attempt says."""
+        self.log = log.bind(**self.named)
 
     def spent(self) -> float:
         """Return the seconds since this attempt began."""
