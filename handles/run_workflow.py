@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
@@ -174,7 +175,7 @@ class RunWorkflow:
             described = await self.describe()
         except RunNotFound:
             return await self.run_key()
-        with naming_codec():
+        with suppress(RuntimeError), naming_codec():  # of a converter that does not know a type
             await described.memo()
         return await run_key_of(described)
 
