@@ -8,7 +8,7 @@ the SDK. Remove when ``WorkflowExecutionStatus`` has ``PAUSED``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from temporalio.api.common.v1 import WorkflowExecution as Execution
@@ -79,6 +79,17 @@ def naming_codec() -> Iterator[None]:
         if not known:
             raise
         raise unreadable(encoding) from err
+
+
+async def check_readable(described: WorkflowExecutionDescription) -> None:
+    """Look, by its memo, whether this process can read what Temporal keeps of a workflow.
+
+    Raises:
+        PayloadUnreadable: It is encoded, and this process lacks the codec: what it sends there
+            would stand in plain text among it.
+    """
+    with suppress(RuntimeError), naming_codec():  # of a type that the converter does not know
+        await described.memo()
 
 
 async def memo_text(described: WorkflowExecutionDescription, key: str) -> str | None:

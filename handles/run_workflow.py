@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import ValidationError
@@ -33,7 +32,7 @@ from ..ledger import Run
 from ..workflows.action_headers import MEMO_RUN_KEY
 from ..workflows.progress import Progress
 from .connection import Connection
-from .executions import describe_execution, is_paused, memo_text, naming_codec
+from .executions import check_readable, describe_execution, is_paused, memo_text, naming_codec
 from .temporal_failure import only_the_wait_ended, refused
 
 T = TypeVar("T")
@@ -175,8 +174,7 @@ class RunWorkflow:
             described = await self.describe()
         except RunNotFound:
             return await self.run_key()
-        with suppress(RuntimeError), naming_codec():  # of a converter that does not know a type
-            await described.memo()
+        await check_readable(described)
         return await run_key_of(described)
 
     async def check_recorded(self, run_key: RunKey) -> None:

@@ -23,6 +23,7 @@ from ..errors import RunGone, UndoRefused
 from ..identity import RunKey
 from ..ledger import Run, UndoReport
 from .connection import Connection
+from .executions import check_readable
 from .run_workflow import RunWorkflow, first_of, run_key_of
 from .temporal_failure import ended_badly, refused
 
@@ -36,6 +37,7 @@ async def undo(connection: Connection, workflow: RunWorkflow, *, reason: str) ->
         described = await workflow.describe()
     except RunGone:
         return await _undo_gone(connection, workflow, why)
+    await check_readable(described)
     run_key = await run_key_of(described)
     ledger = await connection.ledger()
     found = await ledger.runs.get(run_key)

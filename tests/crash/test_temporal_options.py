@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from temporalio.service import RPCError
 
 from commitline.activities.app.load import load_app
 from commitline.client import AgentClient
 from commitline.errors import ModelRejected, PayloadUnreadable
+from commitline.identity import undo_workflow
 from commitline.tests.crash.stage import APPS, Scene, until
 
 APP = "encoded:app"
@@ -66,8 +68,9 @@ async def test_a_run_with_encoded_payloads_is_had_by_every_command_that_has_the_
         await until(waits)
         with pytest.raises(ModelRejected):
             await ended.result()
-        refused, unread, read = await asyncio.gather(
+        refused, not_undone, unread, read = await asyncio.gather(
             commitline(scene, *approve, app=""),
+            commitline(scene, "undo", ended.id, app=""),
             commitline(scene, "runs", "show", ended.id, "--json", app=""),
             commitline(scene, "runs", "show", ended.id, "--json"),
         )
@@ -75,7 +78,12 @@ async def test_a_run_with_encoded_payloads_is_had_by_every_command_that_has_the_
         answer = await waiting.result()
 
     assert (refused.status, refused.out) == (1, "")
-    for told in (refused.err, unread.data["why"]):
+    assert (not_undone.status, not_undone.out) == (1, "")
+    (kept,) = await (await client.ledger()).runs.list(workflow_id=ended.id)
+    undoing = client.temporal.get_workflow_handle(undo_workflow(kept.run_key))
+    with pytest.raises(RPCError, match="not found"):
+        await undoing.describe()
+    for told in (refused.err, not_undone.err, unread.data["why"]):
         assert "encoded as 'binary/shop'" in told
         assert f"[{PayloadUnreadable.code}]" in told
         assert "COMMITLINE_APP" in told
