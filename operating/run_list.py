@@ -142,7 +142,7 @@ class RunList:
             run
             for run in rows
             if run.run_key not in known
-            and not is_of_outbox(run.run_key)
+            and self._has(run)
             and agent in (None, run.agent)
             and (since is None or run.created_at > since)
         ]
@@ -162,9 +162,14 @@ class RunList:
         keys = dict.fromkeys([*waits, *(one.run_key for one in parked)])
         runs = [await ledger.runs.get(key) for key in keys]
         meant = [run for run in runs if run is not None and agent in (None, run.agent)]
-        meant = [run for run in meant if not is_of_outbox(run.run_key)][:limit]
+        meant = [run for run in meant if self._has(run)][:limit]
         states = await asyncio.gather(*(self._handle(run).state() for run in meant))
         return [await _listed(ledger, run, state) for run, state in zip(meant, states, strict=True)]
+
+    def _has(self, run: Run) -> bool:
+        """Whether a run is, or was, a workflow of this namespace."""
+        here = run.namespace in (None, self._client.temporal.namespace)
+        return here and not is_of_outbox(run.run_key)
 
     def _handle(self, run: Run | Listed) -> RunHandle:
         workflow_id = run.workflow_id if isinstance(run, Run) else run.id

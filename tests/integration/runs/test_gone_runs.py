@@ -213,5 +213,7 @@ async def test_a_run_of_another_namespace_is_not_taken_for_gone(bench: Bench) ->
         await forgotten(bench, run.id)
         with pytest.raises(RunNotFound, match="of the namespace 'elsewhere'") as refused:
             await client.run(run.id).undo()
+        listed = [await newest_runs(client, limit=9, state=one) for one in ("gone", "waiting")]
 
+    assert listed == [[], []]
     assert not isinstance(refused.value, RunGone)
