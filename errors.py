@@ -570,7 +570,10 @@ class ModelUnavailable(ModelError):
     """The provider cannot answer now: it throttles, is overloaded, or cannot be reached."""
 
     code = "CL401"
-    remedy = "It is tried again by itself, up to the agent's `model_tries`."
+    remedy = (
+        "A run tries again by itself, up to the agent's `model_tries`. One that has failed goes on "
+        "by `commitline runs reset RUN --to-step 0`, unless it was undone."
+    )
     retryable = True
 
     def __init__(self, message: str, *, retry_after: timedelta | None = None) -> None:

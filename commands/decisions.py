@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -10,6 +10,9 @@ from .terminal import AsJson, check_call, user, wait_for
 
 Call = Annotated[str, typer.Argument(metavar="RUN:AT", help="The call, as listed.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; kept on the row.")]
+
+_APPROVE: Final = "Decide: commitline approve RUN:AT, or commitline reject RUN:AT --reason WHY"
+_ANSWER: Final = "Answer: commitline answer RUN:AT/N --value JSON, or plain text"
 
 
 def list_approvals(
@@ -31,7 +34,7 @@ def list_approvals(
         decisions.approvals_table(found),
         found,
         nothing="Nothing waits for a person.",
-        then="Decide: commitline approve RUN:AT, or commitline reject RUN:AT --reason WHY",
+        then=_APPROVE if any(one.state == "waiting" for one in found) else "",
     )
 
 
@@ -80,7 +83,7 @@ def list_questions(
         decisions.questions_table(found),
         found,
         nothing="Nothing waits for an answer.",
-        then="Answer: commitline answer RUN:AT/N --value JSON, or plain text",
+        then=_ANSWER if any(one.state == "waiting" for one in found) else "",
     )
 
 
