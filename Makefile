@@ -21,10 +21,10 @@ demo: $(VENV)/.installed-demo ## Kill workers at the worst moments; count charge
 	$(BIN)/commitline demo
 
 test: $(VENV)/.installed-all ## Run the tests, against real servers that it starts itself.
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not pgbouncer and not frameworks'
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not pgbouncer and not frameworks and not promtool'
 
 test-full: $(VENV)/.installed-all ## The same, and the tests that are marked slow.
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer and not frameworks'
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer and not frameworks and not promtool'
 
 test-pgbouncer: $(VENV)/.installed-all ## The tests behind a real PgBouncer, which must be installed.
 	$(BIN)/pytest tests/poolers
@@ -34,9 +34,10 @@ test-frameworks: $(VENV)/.installed-all .venv-frameworks/.installed ## The tests
 
 PROMTOOL ?= promtool
 
-test-alerts: ## Check and test the alert rules by Prometheus' promtool, which must be installed.
+test-alerts: $(VENV)/.installed-all ## Test the alert rules by Prometheus' promtool, which must be installed.
 	$(PROMTOOL) check rules deploy/prometheus/alerts.yml
 	$(PROMTOOL) test rules deploy/prometheus/alerts_test.yml
+	PROMTOOL=$(PROMTOOL) $(BIN)/pytest tests/crash/test_drill.py
 
 # The two type checkers side by side: each keeps one core for half a minute.
 check: $(VENV)/.installed-all ## Lint, check the format and the types.

@@ -21,6 +21,7 @@ _STATUS = pytest.StashKey[int]()
 _TESTS: Final = Path(__file__).parent
 
 _LONGEST_FIRST: Final[Sequence[str]] = (
+    "crash/test_drill.py",
     "crash/test_soak.py",
     "integration/test_fuzz.py",
     "integration/runs/test_deadlines.py",
