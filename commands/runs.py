@@ -26,7 +26,9 @@ Agent = Annotated[str | None, typer.Option(metavar="NAME", help="Of this agent, 
 InState = Annotated[
     State | None,
     typer.Option(
-        help="In this state only; waiting: for a person; gone: Temporal has forgotten it.",
+        metavar="STATE",
+        help="In this state only: running, completed, failed, canceled, terminated, timed_out, "
+        "paused; waiting: for a person; gone: Temporal has forgotten it.",
         case_sensitive=False,
     ),
 ]
