@@ -44,7 +44,7 @@ from .connection import Connection
 from .intervention import about_call
 from .run_workflow import LIVE, RunWorkflow, state_of
 from .temporal_failure import LEFT_UNANSWERED, ended_badly, raise_if_cancelled, refused
-from .word_given import have_it_look, tell
+from .word_given import have_it_look, tell, tell_again
 
 MAX_ANSWER: Final = 256 * 1024
 """Characters of an answer, as JSON; it travels through Temporal."""
@@ -103,7 +103,7 @@ async def decide(
     said = (approve, by, storable(reason), edited, exact)
     word = Decide(run_key, position, *said, generation=generation)
     if _is_decided(approval, word):
-        return
+        return await tell_again(ledger, workflow, approval)
     same = [key, generation, str(approval.requested_at), approve, word.arguments, by, exact]
     foreign = await workflow.is_foreign()
     if foreign:  # a child may wait, whatever became of its parent

@@ -205,10 +205,16 @@ class RunWorkflow:
     async def is_foreign(self) -> bool:
         """Whether it is a workflow of another framework, which has other handlers than ours.
 
+        A child of it may go on when it is gone; then its row says.
+
         Raises:
             RunNotFound: No run has this id.
         """
-        return (await self.describe()).workflow_type not in (AGENT_RUN, PLAN_RUN)
+        try:
+            return (await self.describe()).workflow_type not in (AGENT_RUN, PLAN_RUN)
+        except RunGone:
+            run = await self.recorded()
+            return run is not None and not run.can_look_up
 
     async def is_live(self) -> bool:
         """Whether the run has not ended.

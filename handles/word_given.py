@@ -10,8 +10,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from ..activities.contract.approvals import FOREIGN_WORD_GIVEN, WordGiven
 from ..activities.contract.encoding import pack
 from ..activities.contract.runs import LOOK
+from ..errors import RunNotFound
 from ..identity import Position, RunKey
-from ..ledger import ActionLedger
+from ..ledger import ActionLedger, Approval
 from ..workflows.base_run import WORD_GIVEN
 from .run_workflow import RunWorkflow
 from .temporal_failure import refused
@@ -20,6 +21,22 @@ from .temporal_failure import refused
 async def tell(workflow: RunWorkflow, given: WordGiven, *, signal: str = WORD_GIVEN) -> None:
     """Tell the run that a word about a call of it is in the ledger; it looks by itself, too."""
     await _signal(workflow, signal, given)
+
+
+async def tell_again(ledger: ActionLedger, workflow: RunWorkflow, decided: Approval) -> None:
+    """Tell another framework's workflow of a decision that stands; it goes on where it has not.
+
+    Whoever committed the decision may have died before it told anybody. A run of ours needs no
+    telling: it commits its decisions itself.
+    """
+    try:
+        if not await workflow.is_foreign() or await ledger.get(decided.key) is not None:
+            return
+    except RunNotFound:
+        return
+    told = workflow.below(decided.waiting_workflow)
+    given = WordGiven(decided.run_key, decided.position)
+    await tell(told, given, signal=FOREIGN_WORD_GIVEN)
 
 
 async def _signal(workflow: RunWorkflow, signal: str, given: WordGiven) -> None:

@@ -20,6 +20,7 @@ from commitline.integrations import EffectRule, LedgerPlugin, effect
 from commitline.ledger import Approval, Effect
 
 from .bench import Bench, eventually, fresh_id
+from .relay_bench import ledger_of
 
 CALLED: list[tuple[Any, ...]] = []
 """What the activities were called with."""
@@ -144,6 +145,10 @@ async def test_a_rejected_call_is_told_as_an_error_without_effect_and_not_made(s
         handle = await shop.start(4900)
         found = await shop.waiting(handle.id)
         run = shop.client.run(handle.id)
+        async with ledger_of(shop.bench) as ledger:  # a client that dies before it tells anybody
+            await ledger.approvals.decide(
+                found.key, approve=False, by="ada", generation=1, reason="too much"
+            )
         await run.decide(found, approve=False, by="ada", reason="too much")
         told = await handle.result()
         with pytest.raises(ApprovalRefused, match="rejected by ada"):

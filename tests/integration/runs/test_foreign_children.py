@@ -24,6 +24,7 @@ from commitline.ledger import Approval
 from .bench import Bench, eventually, fresh_id
 from .bench import commitline as command
 from .relay_bench import ledger_of, look
+from .test_forgotten_runs import forgotten
 
 CALLS: Counter[str] = Counter()
 
@@ -172,6 +173,7 @@ async def test_a_decision_reaches_the_child_that_waits_whatever_became_of_its_pa
         await last.result()
         await look(bench)
         (open_still,) = await ledger.runs.list()
+        await forgotten(bench, run_id)  # by its namespace's retention
         await run.decide(waiting[3], approve=True, by="ada")
         at_the_end = await told("at-the-end")
         await temporal.get_workflow_handle(children[4]).terminate()
