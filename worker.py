@@ -273,7 +273,8 @@ def _gone_runs(app: App, ledger: ActionLedger, client: Client, settings: Setting
     left = LeftRuns(app, ledger, client, task_queue=settings.task_queue)
     undos = LeftUndos(app, ledger, client, task_queue=settings.task_queue)
     missing = MissingRuns(ledger, client, task_queue=settings.task_queue)
-    return GoneRuns(ledger, client, left, undos, missing)
+    tools = [made.name for made in app.tools]
+    return GoneRuns(ledger, client, left, undos, missing, tools)
 
 
 def _tool_activities(

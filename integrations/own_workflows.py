@@ -134,7 +134,8 @@ class OwnWorkflows:
         ledger, tools = self._ledger(), self._tools()
         left = LeftRuns(tools, ledger, client, task_queue=task_queue)
         undos = LeftUndos(tools, ledger, client, task_queue=task_queue)
-        return GoneRuns(ledger, client, left, undos)
+        named = [made.name for made in tools.tools]
+        return GoneRuns(ledger, client, left, undos, tools=named)
 
     def _tools(self) -> OwnTools:
         """Return the activities; here nothing of them is called."""

@@ -95,16 +95,31 @@ class RelayLedger(LedgerCalls):
         """Note that the workflow of an action is at work again. Safe to repeat."""
         await self._execute("show_no_more", key=key)
 
-    async def queue_parked(self, *, most: int, namespace: str = "") -> Sequence[ActionKey]:
+    async def queue_parked(
+        self, tools: Sequence[str], *, most: int, namespace: str = ""
+    ) -> Sequence[ActionKey]:
         """Queue what waits for a person though its run has ended, so that a workflow shows it.
 
         Returns what was queued. Safe to repeat.
 
         Args:
+            tools: The tools that the caller serves.
             most: How many such workflows there are at a time.
             namespace: Of the runs' workflows; a run that names none belongs to every namespace.
         """
-        rows = await self._fetch_rows("queue_parked", most=most, namespace=namespace)
+        given = {"tools": list(tools), "most": most, "namespace": namespace}
+        rows = await self._fetch_rows("queue_parked", **given)
+        return [ActionKey(row["key"]) for row in rows]
+
+    async def drop_settled(self, *, namespace: str = "") -> Sequence[ActionKey]:
+        """Drop what has an end, and what no worker takes to tell its workflow so; return it.
+
+        Whatever waits behind it in its order goes on. Safe to repeat.
+
+        Args:
+            namespace: As for `queue_parked`.
+        """
+        rows = await self._fetch_rows("drop_settled", namespace=namespace)
         return [ActionKey(row["key"]) for row in rows]
 
     async def define(

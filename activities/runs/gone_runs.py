@@ -48,6 +48,7 @@ class GoneRuns:
         left: Takes over the runs that go on and that no worker takes up; None: nobody does.
         undos: Takes over the undos that no worker takes up; None: nobody does.
         missing: Tells those to look that the ledger does not know; None: nobody does.
+        tools: The tools that the worker serves: what is unknown of them is shown.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class GoneRuns:
         left: LeftRuns | None = None,
         undos: LeftUndos | None = None,
         missing: MissingRuns | None = None,
+        tools: Sequence[str] = (),
     ) -> None:
         self._ledger = ledger
         self._namespace = temporal.namespace
@@ -64,6 +66,7 @@ class GoneRuns:
         self._missing = missing
         self._left = left
         self._undos = undos
+        self._tools = tools
 
     @property
     def all(self) -> Sequence[Callable[..., Any]]:
@@ -90,8 +93,14 @@ class GoneRuns:
         if self._undos is not None:
             await self._undos.take_over()
         await self._give_exits()
-        await self._ledger.relay.queue_parked(most=SHOWN_AT_ONCE, namespace=self._namespace)
+        await self._show_parked()
         return gone
+
+    async def _show_parked(self) -> None:
+        relay, namespace = self._ledger.relay, self._namespace
+        for key in await relay.drop_settled(namespace=namespace):
+            log.warning("relay.settled_dropped", action_key=key)
+        await relay.queue_parked(self._tools, most=SHOWN_AT_ONCE, namespace=namespace)
 
     async def _close_all(self) -> int:
         relay = self._ledger.relay

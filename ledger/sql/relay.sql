@@ -86,29 +86,48 @@ select exists (select from kept) as parked, (select count(*) from told) as told;
 update agent_relay set shown = false where key = %(key)s and shown;
 
 -- queue_parked: have a workflow show each action that waits for a person after its run has ended, the
--- longest waiting first; up to so many of them at a time.
+-- longest waiting first; up to so many of them at a time. Of these tools alone: what no worker serves
+-- would be due for ever.
 insert into agent_relay (key, why, tool, shown)
 select a.key, 'lookup', a.tool, true
   from agent_actions a join agent_runs r using (run_key)
  where a.parked_at is not null and a.duplicate_of is null
    and (r.state = 'ended' or r.workflow_id = 'outbox')
-   and coalesce(r.namespace, %(namespace)s) = %(namespace)s
+   and coalesce(r.namespace, %(namespace)s) = %(namespace)s and a.tool = any(%(tools)s)
    and not exists (select from agent_relay q where q.key = a.key)
  order by a.created_at, a.key
  limit greatest(0, %(most)s - (select count(*) from agent_relay where shown))
 on conflict (key) do nothing
 returning key;
 
--- take_sweep: begin a sweep for a task queue, if one is due and no other worker is at it.
+-- drop_settled: what has an end, and is due for its open workflow alone, but nobody has taken it for
+-- five minutes: no worker serves its tool any more. The next one of its order is notified. That
+-- workflow looks once a day.
+with dropped as (
+    delete from agent_relay q using agent_actions a
+     where q.shown and q.due_at < clock_timestamp() - interval '5 minutes'
+       and q.namespace in ('', %(namespace)s) and a.key = q.key and a.status = 'done'
+       and (q.why <> 'undo' or not commitline_undo_is_open(a))
+    returning q.key, q.order_key
+), told as (
+    select pg_notify('commitline_relay', order_key) from dropped where order_key is not null
+)
+select key, (select count(*) from told) as told from dropped;
+
+-- take_sweep: begin a sweep for a task queue, if one is due and no other worker is at it. A time that
+-- is still to come, but for what a sweep is held, is of a clock that was wrong, and holds up nobody.
 insert into agent_sweeps as s (namespace, task_queue, began_at, busy_until)
 select %(namespace)s, %(task_queue)s, clock_timestamp(), clock_timestamp() + %(busy_for)s
  where not exists (
        select from agent_sweeps
         where namespace = %(namespace)s and task_queue = %(task_queue)s
-          and (busy_until > clock_timestamp() or began_at > clock_timestamp() - %(every)s::interval))
+          and (busy_until > clock_timestamp() or began_at > clock_timestamp() - %(every)s::interval)
+          and busy_until <= clock_timestamp() + %(busy_for)s
+          and began_at <= clock_timestamp())
 on conflict (namespace, task_queue) do update
    set began_at = excluded.began_at, busy_until = excluded.busy_until
  where s.busy_until <= clock_timestamp() and s.began_at <= clock_timestamp() - %(every)s::interval
+    or s.busy_until > clock_timestamp() + %(busy_for)s or s.began_at > clock_timestamp()
 returning began_at;
 
 -- keep_sweep: the worker that began a sweep is at it for so long yet.

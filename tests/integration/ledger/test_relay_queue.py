@@ -777,10 +777,14 @@ async def test_of_workers_that_ask_at_once_one_sweeps_and_the_next_after_it_or_i
     while_second = await taken(0)
     await sql(pool, "update agent_sweeps set busy_until = now()")  # it died
     third = await taken(0)
+    # The clock of the server was ahead by a day, and is right by now.
+    day = "began_at = began_at + interval '1 day', busy_until = busy_until + interval '1 day'"
+    await sql(pool, f"update agent_sweeps set {day}")
+    fourth = await taken(60)
 
-    assert [len(one) for one in (first, other, second, third)] == [1, 1, 1, 1]
+    assert [len(one) for one in (first, other, second, third, fourth)] == [1, 1, 1, 1, 1]
     assert while_busy == too_early == while_second == []
-    assert await ledger.relay.sweeps.last(namespace="default", task_queue="q") == third[0]
+    assert await ledger.relay.sweeps.last(namespace="default", task_queue="q") == fourth[0]
 
 
 async def test_what_is_parked_of_ended_runs_is_queued_to_be_shown_up_to_the_limit(
@@ -790,16 +794,38 @@ async def test_what_is_parked_of_ended_runs_is_queued_to_be_shown_up_to_the_limi
     keys = [await intent(ledger, pool, f"1.{at}") for at in range(3)]
     for key in (oldest, *keys):
         await ledger.park_unsent(key, "a test")
-    while_open = await ledger.relay.queue_parked(most=9)
+    show = partial(ledger.relay.queue_parked, ["charge"])
+    while_open = await show(most=9)
     await sql(pool, "update agent_runs set state = 'ended', ended_attempt_at = now()")
     await sql(pool, "update agent_actions set duplicate_of = 'x' where key = %(key)s", key=keys[2])
 
-    first = await ledger.relay.queue_parked(most=2)
-    full = await ledger.relay.queue_parked(most=2)
-    rest = await ledger.relay.queue_parked(most=9)
+    first = await show(most=2)
+    full = await show(most=2)
+    unserved = await ledger.relay.queue_parked(["ship"], most=9)
+    rest = await show(most=9)
 
     assert while_open == []
-    assert (first, full, rest) == ([oldest, keys[0]], [], [keys[1]])
+    assert (first, full, unserved, rest) == ([oldest, keys[0]], [], [], [keys[1]])
+
+
+async def test_what_is_settled_leaves_the_queue_also_where_no_worker_has_its_tool_any_more(
+    ledger: ActionLedger, pool: Pool
+) -> None:
+    first = (await parked(ledger, "0.0")).key
+    behind = await intent(ledger, pool, "0.1")
+    await queue(pool, first, order="order-1", tool="ship")
+    await queue(pool, behind, order="order-1")
+    await ledger.relay.dequeue_if_settled(first, shown=True)
+    waits = [await take(ledger), await ledger.relay.drop_settled()]
+    await ledger.settle(first, RECEIPT, by="ada")
+    at_once = await ledger.relay.drop_settled()
+    in_time = await take(ledger)
+    await sql(pool, "update agent_relay set due_at = due_at - interval '6 minutes'")
+
+    late = await ledger.relay.drop_settled()
+
+    assert (waits, at_once, in_time, late) == ([[], []], [], [], [first])
+    assert await take(ledger) == [behind]
 
 
 async def test_what_waits_behind_another_of_its_order_names_the_first(
