@@ -31,10 +31,11 @@ def print_undo_report(run: str, report: UndoReport) -> None:
         listing.print(OUT)
         OUT.print()
     undone = len(report.actions) - len(report.standing)
+    partly = "Partly undone" if undone else "Nothing of it is undone"
     summary = {
         "nothing to undo": "Nothing of it is to be undone.",
         "compensated": f"What can be undone of it is undone: {undone}.",
-        "partly compensated": f"Partly undone: {undone} of {len(report.actions)}.",
+        "partly compensated": f"{partly}: {undone} of {len(report.actions)}.",
     }[report.state]
     OUT.print(Text(f"{one_line(run, limit=200)}: {summary}"), soft_wrap=True)
     if report.state == "partly compensated":
@@ -45,7 +46,7 @@ def print_undo_report(run: str, report: UndoReport) -> None:
 def _say_what_to_do(run: str, fates: Collection[str]) -> None:
     remedies = {
         "unknown": f"Settle what is unknown: commitline actions settle {run}:AT",
-        "stands": f"Try again what stands:  commitline undo {run}",
+        "stands": f"Undo what stands:  commitline undo {run}",
     }
     for fate, remedy in remedies.items():
         if fate in fates:

@@ -52,15 +52,19 @@ def test_a_receipt_is_no_plain_ok(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fates", "told"),
+    ("fates", "summary", "told"),
     [
-        (["stands"], ["Try again what stands"]),
-        (["unknown"], ["Settle what is unknown"]),
-        (["unknown", "stands", "undone"], ["Settle what is unknown", "Try again what stands"]),
+        (["stands"], "Nothing of it is undone: 0 of 1.", ["Undo what stands"]),
+        (["unknown"], "Nothing of it is undone: 0 of 1.", ["Settle what is unknown"]),
+        (
+            ["unknown", "stands", "undone"],
+            "Partly undone: 1 of 3.",
+            ["Settle what is unknown", "Undo what stands"],
+        ),
     ],
 )
 def test_an_undo_says_what_there_is_to_do_and_no_more(
-    capsys: pytest.CaptureFixture[str], fates: list[Fate], told: list[str]
+    capsys: pytest.CaptureFixture[str], fates: list[Fate], summary: str, told: list[str]
 ) -> None:
     found = [
         ActionFate(ActionKey(f"r/1:{at}.0"), FIRST, Position(f"{at}.0"), "charge", "{}", fate)
@@ -69,8 +73,9 @@ def test_an_undo_says_what_there_is_to_do_and_no_more(
 
     print_undo_report("r", UndoReport("partly compensated", found))
 
-    shown = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in shown] == told
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[-1] == f"r: {summary}"
+    assert [line.partition(":")[0] for line in shown.err.splitlines()] == told
 
 
 def test_an_undo_does_not_say_to_try_again_what_nothing_undoes(
