@@ -88,9 +88,9 @@ class Operator:
         self.night = night
         self.address = f"127.0.0.1:{free_port()}"
         self.environment = {
-            **os.environ,
+            # A list is then one line a row, whatever terminal the tests have.
+            **{name: value for name, value in os.environ.items() if name != "COLUMNS"},
             **scene.environment,
-            "COLUMNS": "200",
             "COMMITLINE_METRICS_ADDRESS": self.address,
             "COMMITLINE_HEARTBEAT_SECONDS": "5",
             "COMMITLINE_RELAY_SECONDS": "30",
@@ -293,6 +293,7 @@ async def _look_at_them(operator: Operator) -> None:
     await operator.type("commitline approvals --all")
     await operator.type(SHOW, RUN=pays)
     await operator.type("commitline undo RUN --show", RUN=fails)
+    await operator.type("commitline runs --state waiting")
     await operator.type("commitline actions list --parked")
     await operator.type("commitline actions show RUN:AT", RUN=mails, AT="0.0")
 

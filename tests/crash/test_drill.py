@@ -96,9 +96,8 @@ def test_an_undo_that_stayed_partial_says_what_stands_and_is_finished_by_another
     (shown,), (undone,) = night.typed["commitline undo RUN --show"], night.typed[UNDO]
 
     assert "The run is partly compensated" in night.outputs["fails"]
-    assert re.search(
-        r"^fails-\S+ +fails +failed +partly", night.typed["commitline runs"][0].said, re.MULTILINE
-    )
+    listed = night.typed["commitline runs"][0].said
+    assert re.search(r"^fails-\S+ +fails +failed .* partly undone; ", listed, re.MULTILINE)
     assert (shown.status, undone.status) == (1, 0)
     assert re.search(r"0\.0 +charge +stands .*the refund is refused", shown.said)
     assert re.search(r"0\.0 +charge +undone", undone.said)
@@ -106,10 +105,12 @@ def test_an_undo_that_stayed_partial_says_what_stands_and_is_finished_by_another
 
 
 def test_a_mail_that_is_unknown_is_listed_until_it_is_settled(night: Night) -> None:
+    (runs,) = night.typed["commitline runs --state waiting"]
     (listed,) = night.typed["commitline actions list --parked"]
     (shown,) = night.typed["commitline actions show RUN:AT"]
     (settled,) = night.typed[SETTLE]
 
+    assert re.findall(r"^(\S+)-.* 1 unknown, since ", runs.said, re.MULTILINE) == ["mails"]
     assert re.search(r"^mails-\S+ +0\.0 +send_mail +unknown", listed.said, re.MULTILINE)
     assert "RemoteDisconnected" in shown.said
     assert settled.status == 0
