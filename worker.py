@@ -274,7 +274,7 @@ def _gone_runs(app: App, ledger: ActionLedger, client: Client, settings: Setting
     undos = LeftUndos(app, ledger, client, task_queue=settings.task_queue)
     missing = MissingRuns(ledger, client, task_queue=settings.task_queue)
     tools = [made.name for made in app.tools]
-    return GoneRuns(ledger, client, left, undos, missing, tools)
+    return GoneRuns(ledger, client, left, undos, missing, tools=tools)
 
 
 def _tool_activities(

@@ -103,7 +103,8 @@ async def decide(
     said = (approve, by, storable(reason), edited, exact)
     word = Decide(run_key, position, *said, generation=generation)
     if _is_decided(approval, word):
-        return await tell_again(ledger, workflow, approval)
+        await tell_again(ledger, workflow, approval)
+        return
     same = [key, generation, str(approval.requested_at), approve, word.arguments, by, exact]
     foreign = await workflow.is_foreign()
     if foreign:  # a child may wait, whatever became of its parent

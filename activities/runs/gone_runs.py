@@ -58,6 +58,7 @@ class GoneRuns:
         left: LeftRuns | None = None,
         undos: LeftUndos | None = None,
         missing: MissingRuns | None = None,
+        *,
         tools: Sequence[str] = (),
     ) -> None:
         self._ledger = ledger
