@@ -21,7 +21,8 @@ from .stored_payload import kept_value
 
 _NATIVE: Final = re.compile(r"temporalio\.mcp\.(?P<server>.+)\.(?P<operation>[a-z-]+)")
 _OTHERS: Final = re.compile(
-    r"(?P<server>.+)-(?P<operation>call-tool|list-tools|list-prompts|get-prompt)(-v2)?"
+    r"(?P<server>.+)-"
+    r"(?P<operation>call-tool|list-tools|list-prompts|get-prompt|server-session)(-v2)?"
 )
 
 

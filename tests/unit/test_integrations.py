@@ -184,6 +184,8 @@ def test_only_servers_that_are_named_have_activities_of_the_short_names() -> Non
 
     assert family.serves("post-call-tool-v2")
     assert family.knows("post-list-tools")
+    # What keeps the session of a stateful server calls no tool.
+    assert MCP({"post-stateful": mcp_effects()}).knows("post-stateful-server-session")
     assert not family.serves("other-call-tool")
     assert not family.knows("other-list-tools")
 
