@@ -23,14 +23,14 @@ demo: $(VENV)/.installed-demo ## Kill workers at the worst moments; count charge
 test: $(VENV)/.installed-all ## Run the tests, against real servers that it starts itself.
 	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow and not pgbouncer and not frameworks and not promtool'
 
-test-full: $(VENV)/.installed-all ## The same, and the tests that are marked slow.
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer and not frameworks and not promtool'
+test-full: $(VENV)/.installed-all .venv-frameworks/.installed ## The same, and the slow tests and all frameworks.
+	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder -m 'not pgbouncer and not promtool'
 
 test-pgbouncer: $(VENV)/.installed-all ## The tests behind a real PgBouncer, which must be installed.
 	$(BIN)/pytest tests/poolers
 
-test-frameworks: $(VENV)/.installed-all .venv-frameworks/.installed ## The tests of frameworks that need MCP's first SDK.
-	$(BIN)/pytest tests/frameworks/test_apart.py
+test-frameworks: $(VENV)/.installed-all .venv-frameworks/.installed ## Every crash of every framework's agents.
+	$(BIN)/pytest tests/frameworks
 
 PROMTOOL ?= promtool
 
@@ -86,9 +86,10 @@ $(VENV)/.installed-all: pyproject.toml | $(VENV)/.created
 	@$(INSTALL) '.[dev,dev-server,models,integrations-dev]'
 	@touch $@ $(VENV)/.installed-demo
 
-# Strands and genai want mcp<2, and temporalio-mcp wants mcp>=2.
+# Strands, and MCP of ADK and genai, want mcp<2, and temporalio-mcp wants mcp>=2; ADK wants an older
+# OpenTelemetry than we test with.
 .venv-frameworks/.installed: pyproject.toml
-	@echo "Installing Strands, ADK, genai and deepagents into .venv-frameworks, once"
+	@echo "Installing Strands, ADK and MCP's first SDK into .venv-frameworks, once (about two minutes)"
 	@$(PYTHON) -m venv .venv-frameworks
 	@.venv-frameworks/bin/python -m pip install --no-compile --quiet --disable-pip-version-check \
 	  --editable '.[integrations-apart]'

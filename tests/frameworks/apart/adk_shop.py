@@ -1,9 +1,9 @@
-"""A worker with an agent of Google's ADK, whose tools are own activities."""
+"""An agent of Google's ADK, whose tools are own activities."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from datetime import timedelta
 from typing import Any
 
@@ -20,30 +20,21 @@ with workflow.unsafe.imports_passed_through():
 
     from commitline import Effect
     from commitline.integrations import LedgerPlugin, effect
-    from commitline.tests.frameworks.apps import shop
-
-OPTIONS: Any = {
-    "start_to_close_timeout": timedelta(seconds=20),
-    "heartbeat_timeout": timedelta(seconds=1),
-}
-CALLS = (
-    ("charge_card", {"order_id": "4821", "cents": 4900}),
-    ("send_mail", {"to": "ada@example.com"}),
-)
+    from commitline.tests.frameworks.tools import shop
 
 
 @effect(Effect.IDEMPOTENT, key_ttl=timedelta(hours=24))
 @activity.defn
 async def charge_card(order_id: str, cents: int) -> str:
     """Charge an order."""
-    return shop.charge(order_id, cents, key=shop.key_of_call())
+    return await shop.charge(order_id, cents, key=shop.key_of_call())
 
 
 @effect(Effect.AT_MOST_ONCE)
 @activity.defn
 async def send_mail(to: str) -> str:
     """Send a mail."""
-    return shop.mail(to, key=shop.key_of_call())
+    return await shop.mail(to, key=shop.key_of_call())
 
 
 class ShopLlm(BaseLlm):
@@ -56,17 +47,33 @@ class ShopLlm(BaseLlm):
 
     async def generate_content_async(
         self, llm_request: Any, stream: bool = False
-    ) -> AsyncIterator[LlmResponse]:
+    ) -> AsyncGenerator[LlmResponse, None]:
         """Answer as a model does."""
         shop.count_model_call()
         parts = [part for content in llm_request.contents for part in content.parts or []]
-        at = sum(part.function_response is not None for part in parts)
-        if at < len(CALLS):
-            name, given = CALLS[at]
-            part = types.Part(function_call=types.FunctionCall(name=name, args=given))
-        else:
-            part = types.Part(text="done")
-        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+        answered = sum(part.function_response is not None for part in parts)
+        asked = [
+            types.Part(function_call=types.FunctionCall(name=name, args=given))
+            for name, given in shop.turn(shop.NAME, answered)
+        ] or [types.Part(text="done")]
+        yield LlmResponse(content=types.Content(role="model", parts=asked))
+
+
+async def told(tools: list[Any]) -> list[str]:
+    """Run an agent with these tools; return what it was told of its calls."""
+    model = TemporalModel("shop-model", activity_config=shop.MODEL_OPTIONS)
+    runner = InMemoryRunner(agent=LlmAgent(name="clerk", model=model, tools=tools), app_name="shop")
+    session = await runner.session_service.create_session(app_name="shop", user_id="ada")
+    said = types.Content(role="user", parts=[types.Part(text="charge and mail")])
+    found: list[str] = []
+    async for event in runner.run_async(user_id="ada", session_id=session.id, new_message=said):
+        parts = event.content.parts if event.content else None
+        found += [
+            json.dumps(part.function_response.response)
+            for part in parts or []
+            if part.function_response
+        ]
+    return found
 
 
 @workflow.defn
@@ -76,28 +83,14 @@ class Clerk:
     @workflow.run
     async def run(self, prompt: str) -> str:
         """Answer a prompt."""
-        model = TemporalModel("shop-model", activity_config=OPTIONS)
-        tools: Any = [activity_as_tool(one, **OPTIONS) for one in (charge_card, send_mail)]
-        runner = InMemoryRunner(
-            agent=LlmAgent(name="clerk", model=model, tools=tools), app_name="shop"
-        )
-        session = await runner.session_service.create_session(app_name="shop", user_id="ada")
-        said = types.Content(role="user", parts=[types.Part(text=prompt)])
-        told = []
-        async for event in runner.run_async(user_id="ada", session_id=session.id, new_message=said):
-            parts = event.content.parts if event.content else None
-            told += [
-                json.dumps(part.function_response.response)
-                for part in parts or []
-                if part.function_response
-            ]
-        return " | ".join(told)
+        tools: Any = [activity_as_tool(one, **shop.OPTIONS) for one in (charge_card, send_mail)]
+        return shop.end(prompt, await told(tools))
 
 
-async def main() -> None:
-    """Serve until the process is killed."""
+def app() -> shop.App:
+    """Return the worker."""
     LLMRegistry.register(ShopLlm)
     plugins: list[Any] = [GoogleAdkPlugin()]
     if shop.GUARDED:
-        plugins.append(LedgerPlugin())
-    await shop.serve(Clerk, client=plugins, activities=[charge_card, send_mail])
+        plugins.append(LedgerPlugin(**shop.PLUGIN))
+    return shop.App(Clerk, plugins, {"activities": [charge_card, send_mail]})

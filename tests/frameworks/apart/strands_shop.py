@@ -1,9 +1,9 @@
-"""A worker with an agent of Strands: an own activity charges, an MCP server mails."""
+"""An agent of Strands, whose tools are own activities."""
 
 from __future__ import annotations
 
 import json
-import sys
+import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -11,37 +11,33 @@ from typing import Any
 from temporalio import activity, workflow
 
 with workflow.unsafe.imports_passed_through():
-    from mcp import StdioServerParameters, stdio_client
     from strands.models import Model
-    from strands.tools.mcp import MCPClient
-    from temporalio.strands_agents import StrandsPlugin, TemporalAgent, TemporalMCPClient
+    from temporalio.strands_agents import StrandsPlugin, TemporalAgent
     from temporalio.strands_agents.workflow import activity_as_tool
 
     from commitline import Effect
-    from commitline.integrations import LedgerPlugin, effect, mcp_effects
-    from commitline.tests.frameworks.apps import shop
-
-OPTIONS: dict[str, Any] = {
-    "start_to_close_timeout": timedelta(seconds=20),
-    "heartbeat_timeout": timedelta(seconds=1),
-}
-CALLS = (
-    ("charge_card", {"order_id": "4821", "cents": 4900}),
-    ("send_mail", {"to": "ada@example.com"}),
-)
-POST = TemporalMCPClient("post", cache_tools=True, **OPTIONS)
+    from commitline.integrations import LedgerPlugin, effect
+    from commitline.tests.frameworks.tools import shop
 
 
 @effect(Effect.IDEMPOTENT, key_ttl=timedelta(hours=24))
 @activity.defn
 async def charge_card(order_id: str, cents: int) -> str:
     """Charge an order."""
-    return shop.charge(order_id, cents, key=shop.key_of_call())
+    return await shop.charge(order_id, cents, key=shop.key_of_call())
 
 
-def _told(messages: Any) -> list[Any]:
+@effect(Effect.AT_MOST_ONCE)
+@activity.defn
+async def send_mail(to: str) -> str:
+    """Send a mail."""
+    return await shop.mail(to, key=shop.key_of_call())
+
+
+def told(messages: Any) -> list[str]:
+    """Return what an agent was told of its calls."""
     return [
-        block["toolResult"]
+        str(block["toolResult"]["content"][0]["text"])
         for message in messages
         for block in message["content"]
         if "toolResult" in block
@@ -65,25 +61,18 @@ class Shop(Model):
     async def stream(self, messages: Any, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         """Answer as a model does."""
         shop.count_model_call()
-        at = len(_told(messages))
+        calls = shop.turn(shop.NAME, len(told(messages)))
         yield {"messageStart": {"role": "assistant"}}
-        if at < len(CALLS):
-            name, given = CALLS[at]
-            use = {"name": name, "toolUseId": f"use-{workflow_free_id()}"}
+        for name, given in calls:
+            use = {"name": name, "toolUseId": f"use-{uuid.uuid4().hex}"}
             yield {"contentBlockStart": {"start": {"toolUse": use}}}
             yield {"contentBlockDelta": {"delta": {"toolUse": {"input": json.dumps(given)}}}}
-        else:
+            yield {"contentBlockStop": {}}
+        if not calls:
             yield {"contentBlockStart": {"start": {}}}
             yield {"contentBlockDelta": {"delta": {"text": "done"}}}
-        yield {"contentBlockStop": {}}
-        yield {"messageStop": {"stopReason": "tool_use" if at < len(CALLS) else "end_turn"}}
-
-
-def workflow_free_id() -> str:
-    """Return an id as a model makes one: another one each time."""
-    import uuid
-
-    return uuid.uuid4().hex
+            yield {"contentBlockStop": {}}
+        yield {"messageStop": {"stopReason": "tool_use" if calls else "end_turn"}}
 
 
 @workflow.defn
@@ -93,27 +82,15 @@ class Clerk:
     @workflow.run
     async def run(self, prompt: str) -> str:
         """Answer a prompt."""
-        agent = TemporalAgent(
-            model="shop", tools=[activity_as_tool(charge_card, **OPTIONS), POST], **OPTIONS
-        )
-        await agent.invoke_async(prompt)
-        return " | ".join(one["content"][0]["text"] for one in _told(agent.messages))
+        tools: Any = [activity_as_tool(one, **shop.OPTIONS) for one in (charge_card, send_mail)]
+        agent = TemporalAgent(model="shop", tools=tools, **shop.MODEL_OPTIONS)
+        await agent.invoke_async(prompt or "charge and mail")
+        return shop.end(prompt, told(agent.messages))
 
 
-def _post() -> MCPClient:
-    server = [sys.executable, "-m", "commitline.tests.frameworks.apart.post_server"]
-    import os
-
-    return MCPClient(
-        lambda: stdio_client(
-            StdioServerParameters(command=server[0], args=server[1:], env=dict(os.environ))
-        )
-    )
-
-
-async def main() -> None:
-    """Serve until the process is killed."""
-    plugins: list[Any] = [StrandsPlugin(models={"shop": Shop}, mcp_clients={"post": _post})]
+def app() -> shop.App:
+    """Return the worker."""
+    plugins: list[Any] = [StrandsPlugin(models={"shop": Shop})]
     if shop.GUARDED:
-        plugins.append(LedgerPlugin(mcp={"post": mcp_effects()}))
-    await shop.serve(Clerk, client=plugins, activities=[charge_card])
+        plugins.append(LedgerPlugin(**shop.PLUGIN))
+    return shop.App(Clerk, plugins, {"activities": [charge_card, send_mail]})

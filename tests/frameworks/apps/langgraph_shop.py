@@ -1,8 +1,7 @@
-"""A worker with an agent of LangGraph: its tools run in one node."""
+"""An agent of LangGraph: both tools run in one node, one after the other."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from datetime import timedelta
 from typing import Any
@@ -18,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
 
     from commitline import Effect
     from commitline.integrations import LedgerPlugin, effect, guarded
-    from commitline.tests.frameworks.apps import shop
+    from commitline.tests.frameworks.tools import shop
 
 ASKS = bool(os.environ.get("ASKS"))
 
@@ -27,7 +26,7 @@ ASKS = bool(os.environ.get("ASKS"))
 @effect(Effect.IDEMPOTENT, key_ttl=timedelta(hours=24))
 async def charge_card(order_id: str, cents: int) -> str:
     """Charge an order."""
-    return await asyncio.to_thread(shop.charge, order_id, cents, key=shop.key_of_call())
+    return await shop.charge(order_id, cents, key=shop.key_of_call())
 
 
 @tool
@@ -36,13 +35,9 @@ def send_mail(to: str) -> str:
     """Send a mail, in a thread."""
     if ASKS:
         to = interrupt({"to": to})
-    return shop.mail(to, key=shop.key_of_call())
+    return shop.mail_in_thread(to, key=shop.key_of_call())
 
 
-CALLS = (
-    ("charge_card", {"order_id": "4821", "cents": 4900}),
-    ("send_mail", {"to": "ada@example.com"}),
-)
 TOOLS: dict[str, Any] = {
     one.name: guarded(one) if shop.GUARDED else one for one in (charge_card, send_mail)
 }
@@ -53,7 +48,8 @@ async def model(state: MessagesState) -> dict[str, Any]:
     shop.count_model_call()
     if any(isinstance(one, ToolMessage) for one in _messages(state)):
         return {"messages": [AIMessage("done")]}
-    calls = [{"name": name, "args": args, "id": name} for name, args in CALLS]
+    both = [*shop.turn(shop.NAME, 0), *shop.turn(shop.NAME, 1)]
+    calls = [{"name": name, "args": args, "id": name} for name, args in both]
     return {"messages": [AIMessage("", tool_calls=calls)]}
 
 
@@ -75,11 +71,7 @@ async def _next(state: MessagesState) -> str:
 def clerk_graph() -> Any:
     """Return the agent's graph, whose nodes are activities."""
     built: Any = StateGraph(MessagesState)
-    options = {
-        "execute_in": "activity",
-        "start_to_close_timeout": timedelta(seconds=20),
-        "heartbeat_timeout": timedelta(seconds=1),
-    }
+    options = {"execute_in": "activity", **shop.OPTIONS}
     for node in (model, tools):
         built.add_node(node.__name__, node, metadata=dict(options))
     built.add_edge(START, "model")
@@ -112,12 +104,12 @@ class Clerk:
             await workflow.wait_condition(lambda: self._answer is not None)
             state = await compiled.ainvoke(Command(resume=self._answer), config)
         told = [str(one.content) for one in state["messages"] if isinstance(one, ToolMessage)]
-        return " | ".join(told)
+        return shop.end(prompt, told)
 
 
-async def main() -> None:
-    """Serve until the process is killed."""
+def app() -> shop.App:
+    """Return the worker."""
     plugins: list[Any] = [LangGraphPlugin(graphs={"clerk": clerk_graph()})]
     if shop.GUARDED:
-        plugins.append(LedgerPlugin(coarse=["clerk.*"], models=["clerk.model"]))
-    await shop.serve(Clerk, client=plugins)
+        plugins.append(LedgerPlugin(**shop.PLUGIN, coarse=["clerk.*"], models=["clerk.model"]))
+    return shop.App(Clerk, plugins)

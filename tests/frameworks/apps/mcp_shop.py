@@ -1,46 +1,23 @@
-"""A worker with an MCP server's tools in a workflow of `temporalio-mcp`."""
+"""A workflow that calls the tools of an MCP server by `temporalio-mcp`; it has no model."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
     import mcp
-    from mcp.server import MCPServer
-    from mcp.server.mcpserver import Context
-    from mcp.types import ToolAnnotations
     from temporalio.mcp import MCPPlugin, TemporalMCPClient
 
     from commitline import Effect
     from commitline.integrations import LedgerPlugin, effect, mcp_effects
-    from commitline.tests.frameworks.apps import shop
+    from commitline.tests.frameworks.apps.bank import KEY, bank
+    from commitline.tests.frameworks.tools import shop
 
 HINTS = bool(os.environ.get("HINTS"))
-KEY = "com.example/idempotency-key"
-bank = MCPServer("bank")
-
-
-@bank.tool(annotations=ToolAnnotations(read_only_hint=True))
-async def look_up(order_id: str) -> str:
-    """Look an order up."""
-    return f"{order_id}: 49.00"
-
-
-@bank.tool(annotations=ToolAnnotations(idempotent_hint=True, destructive_hint=True))
-async def charge_card(order_id: str, cents: int, ctx: Context[Any]) -> str:
-    """Charge an order."""
-    meta: dict[str, Any] = dict(ctx.request_context.meta or {})
-    return shop.charge(order_id, cents, key=meta.get(KEY))
-
-
-@bank.tool()
-async def send_mail(to: str) -> str:
-    """Send a mail."""
-    return shop.mail(to, key=None)
 
 
 @workflow.defn
@@ -50,21 +27,19 @@ class Clerk:
     @workflow.run
     async def run(self, prompt: str) -> str:
         """Answer a prompt."""
-        client = TemporalMCPClient(
-            "bank", activity_config={"heartbeat_timeout": timedelta(seconds=1)}
-        )
+        client = TemporalMCPClient("bank", activity_config=shop.OPTIONS)
         if HINTS:
             await client.list_tools()
-            await client.call_tool("look_up", {"order_id": "4821"})
-        results = [
-            await client.call_tool("charge_card", {"order_id": "4821", "cents": 4900}),
-            await client.call_tool("send_mail", {"to": "ada@example.com"}),
-        ]
-        return " | ".join(str(getattr(result.content[0], "text", "")) for result in results)
+            await client.call_tool("look_up", {"order_id": shop.NAME})
+        told: list[str] = []
+        while calls := shop.turn(shop.NAME, len(told)):
+            results = await asyncio.gather(*(client.call_tool(*call) for call in calls))
+            told += [str(getattr(result.content[0], "text", "")) for result in results]
+        return shop.end(prompt, told)
 
 
-async def main() -> None:
-    """Serve until the process is killed."""
+def app() -> shop.App:
+    """Return the worker."""
     plugins: list[Any] = [MCPPlugin({"bank": lambda: mcp.Client(bank)})]
     if shop.GUARDED:
         charge = effect(Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge")
@@ -74,5 +49,5 @@ async def main() -> None:
         else:
             named = {"charge_card": charge, "send_mail": mail}
             rules = mcp_effects(tools=named, key_in_meta=KEY)
-        plugins.append(LedgerPlugin(mcp={"bank": rules}))
-    await shop.serve(Clerk, client=plugins)
+        plugins.append(LedgerPlugin(**shop.PLUGIN, mcp={"bank": rules}))
+    return shop.App(Clerk, plugins)

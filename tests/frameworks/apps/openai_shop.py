@@ -1,7 +1,9 @@
-"""A worker with an agent of the OpenAI Agents integration."""
+"""An agent of the OpenAI Agents integration, whose tools are own activities."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -15,16 +17,14 @@ with workflow.unsafe.imports_passed_through():
 
     from commitline import Effect
     from commitline.integrations import LedgerPlugin, effect
-    from commitline.tests.frameworks.apps import shop
-
-_TIMEOUT = timedelta(seconds=20)
+    from commitline.tests.frameworks.tools import shop
 
 
 @effect(Effect.IDEMPOTENT, idempotency_key="order-{order_id}-refund")
 @activity.defn
 async def refund(order_id: str, result: str) -> str:
     """Refund what was charged."""
-    return shop.refund(order_id, result, key=shop.key_of_call())
+    return await shop.refund(order_id, result, key=shop.key_of_call())
 
 
 @effect(
@@ -36,14 +36,14 @@ async def refund(order_id: str, result: str) -> str:
 @activity.defn
 async def charge_card(order_id: str, cents: int) -> str:
     """Charge an order."""
-    return shop.charge(order_id, cents, key=shop.key_of_call())
+    return await shop.charge(order_id, cents, key=shop.key_of_call())
 
 
 @effect(Effect.AT_MOST_ONCE, approve=shop.APPROVE)
 @activity.defn
 async def send_mail(to: str) -> str:
     """Send a mail."""
-    return shop.mail(to, key=shop.key_of_call())
+    return await shop.mail(to, key=shop.key_of_call())
 
 
 @workflow.defn
@@ -54,39 +54,40 @@ class Clerk:
     async def run(self, prompt: str) -> str:
         """Answer a prompt."""
         tools: list[Any] = [
-            activity_as_tool(
-                one, start_to_close_timeout=_TIMEOUT, heartbeat_timeout=timedelta(seconds=1)
-            )
-            for one in (charge_card, send_mail)
+            activity_as_tool(one, **shop.OPTIONS) for one in (charge_card, send_mail)
         ]
         agent = Agent(name="clerk", instructions="", tools=tools)
-        config = RunConfig(tracing_disabled=True)
-        result = await Runner.run(agent, input=prompt, run_config=config)
-        told = [item.output for item in result.new_items if item.type == "tool_call_output_item"]
-        return " | ".join(map(str, told))
+        if prompt == "two agents":
+            both = await asyncio.gather(*(_told(agent, name) for name in ("a", "b")))
+            return shop.end(prompt, [one for told in both for one in told])
+        return shop.end(prompt, await _told(agent, prompt))
 
 
-def _turns() -> Any:
-    """Return the model's answers: it is a generator, and so one for each process."""
-    calls = (
-        ("charge_card", '{"order_id": "4821", "cents": 4900}'),
-        ("send_mail", '{"to": "ada@example.com"}'),
-    )
+async def _told(agent: Agent[Any], prompt: str) -> list[str]:
+    """Run an agent; return what it was told of its calls."""
+    config = RunConfig(tracing_disabled=True)
+    result = await Runner.run(agent, input=prompt, run_config=config)
+    items = [one for one in result.new_items if one.type == "tool_call_output_item"]
+    return [str(one.output) for one in items]
 
-    class Model(TestModel):
-        async def get_response(
-            self, system_instructions: Any, input: Any, *rest: Any, **k: Any
-        ) -> Any:
-            shop.count_model_call()
-            answered = [one for one in input if one_type(one) == "function_call_output"]
-            if len(answered) < len(calls):
-                name, arguments = calls[len(answered)]
-                response: Any = ResponseBuilders.tool_call(arguments, name)
-                response.output[0].call_id = f"call_{len(answered)}"
-                return response
+
+class Model(TestModel):
+    """Asks for what the script says."""
+
+    async def get_response(self, system_instructions: Any, input: Any, *rest: Any, **k: Any) -> Any:
+        """Answer as a model does."""
+        of = shop.whose(input if isinstance(input, str) else input[0]["content"])
+        await shop.think(of)
+        answered = sum(one_type(one) == "function_call_output" for one in input)
+        asked: list[Any] = []
+        for place, (name, given) in enumerate(shop.turn(of, answered)):
+            response: Any = ResponseBuilders.tool_call(json.dumps(given), name)
+            response.output[0].call_id = f"call_{answered + place}"
+            asked.append(response)
+        if not asked:
             return ResponseBuilders.output_message("done")
-
-    return Model(lambda: ResponseBuilders.output_message("unused"))
+        asked[0].output = [one for response in asked for one in response.output]
+        return asked[0]
 
 
 def one_type(item: Any) -> str:
@@ -94,14 +95,14 @@ def one_type(item: Any) -> str:
     return item.get("type", "") if isinstance(item, dict) else getattr(item, "type", "")
 
 
-async def main() -> None:
-    """Serve until the process is killed."""
+def app() -> shop.App:
+    """Return the worker."""
     plugins: list[Any] = [
         OpenAIAgentsPlugin(
-            model_params=ModelActivityParameters(start_to_close_timeout=_TIMEOUT),
-            model_provider=TestModelProvider(_turns()),
+            model_params=ModelActivityParameters(start_to_close_timeout=timedelta(seconds=120)),
+            model_provider=TestModelProvider(Model(lambda: ResponseBuilders.output_message(""))),
         )
     ]
     if shop.GUARDED:
-        plugins.append(LedgerPlugin())
-    await shop.serve(Clerk, client=plugins, activities=[charge_card, send_mail, refund])
+        plugins.append(LedgerPlugin(**shop.PLUGIN))
+    return shop.App(Clerk, plugins, {"activities": [charge_card, send_mail, refund]})

@@ -1,9 +1,7 @@
-"""A worker with an agent of pydantic-ai whose tool asks for an approval itself; run as a module."""
+"""An agent of pydantic-ai whose tool asks for an approval itself."""
 
 from __future__ import annotations
 
-import asyncio
-from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -26,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
 
     from commitline import Effect
     from commitline.integrations import LedgerPlugin, effect
-    from commitline.tests.frameworks.apps import shop
+    from commitline.tests.frameworks.tools import shop
 
 
 def _answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
@@ -39,7 +37,9 @@ def _answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     ]
     if told:
         return ModelResponse(parts=[TextPart(told[0])])
-    return ModelResponse(parts=[ToolCallPart("charge_card", {"order_id": "4821", "cents": 4900})])
+    return ModelResponse(
+        parts=[ToolCallPart("charge_card", {"order_id": shop.NAME, "cents": 4900})]
+    )
 
 
 agent: Agent[object, Any] = Agent(
@@ -53,16 +53,10 @@ async def charge_card(ctx: RunContext[object], order_id: str, cents: int) -> str
     """Charge an order, once somebody has approved it."""
     if not ctx.tool_call_approved:
         raise ApprovalRequired
-    return shop.charge(order_id, cents, key=shop.key_of_call())
+    return await shop.charge(order_id, cents, key=shop.key_of_call())
 
 
-durable = TemporalAgent(
-    agent,
-    activity_config={
-        "start_to_close_timeout": timedelta(seconds=20),
-        "heartbeat_timeout": timedelta(seconds=1),
-    },
-)
+durable = TemporalAgent(agent, activity_config=shop.OPTIONS)
 
 
 @workflow.defn
@@ -81,11 +75,7 @@ class Clerk:
         return str(resumed.output)
 
 
-async def main() -> None:
-    """Serve until the process is killed."""
-    plugins: list[Any] = [PydanticAIPlugin(), LedgerPlugin()]
-    await shop.serve(Clerk, client=plugins, plugins=[AgentPlugin(durable)])
-
-
-if __name__ == "__main__":
-    asyncio.run(main())
+def app() -> shop.App:
+    """Return the worker."""
+    plugins: list[Any] = [PydanticAIPlugin(), LedgerPlugin(**shop.PLUGIN)]
+    return shop.App(Clerk, plugins, {"plugins": [AgentPlugin(durable)]})

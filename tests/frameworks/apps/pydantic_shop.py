@@ -1,7 +1,8 @@
-"""A worker with an agent of pydantic-ai."""
+"""An agent of pydantic-ai, whose tools are functions."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,8 @@ with workflow.unsafe.imports_passed_through():
         Agent,
         ModelMessage,
         ModelResponse,
+        ModelRetry,
+        RetryPromptPart,
         TextPart,
         ToolCallPart,
         ToolReturnPart,
@@ -21,28 +24,30 @@ with workflow.unsafe.imports_passed_through():
 
     from commitline import Effect
     from commitline.integrations import LedgerPlugin, effect
-    from commitline.tests.frameworks.apps import shop
-
-CALLS = (
-    ToolCallPart("charge_card", {"order_id": "4821", "cents": 4900}),
-    ToolCallPart("send_mail", {"to": "ada@example.com"}),
-)
+    from commitline.tests.frameworks.tools import shop
 
 
-def _answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-    shop.count_model_call()
-    told = [
-        part.model_response_str()
+async def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Answer as a model does."""
+    of = shop.whose(str(getattr(messages[0].parts[0], "content", "")))
+    await shop.think(of)
+    calls = shop.turn(of, len(told(messages)))
+    if not calls:
+        return ModelResponse(parts=[TextPart("done")])
+    return ModelResponse(parts=[ToolCallPart(name, given) for name, given in calls])
+
+
+def told(messages: list[ModelMessage]) -> list[str]:
+    """Return what an agent was told of its calls."""
+    return [
+        part.model_response() if isinstance(part, RetryPromptPart) else part.model_response_str()
         for message in messages
         for part in message.parts
-        if isinstance(part, ToolReturnPart)
+        if isinstance(part, (ToolReturnPart, RetryPromptPart))
     ]
-    if len(told) < len(CALLS):
-        return ModelResponse(parts=[CALLS[len(told)]])
-    return ModelResponse(parts=[TextPart(" | ".join(told))])
 
 
-agent = Agent(FunctionModel(_answer), name="clerk")
+agent = Agent(FunctionModel(answer), name="clerk")
 _CHARGE = effect(
     Effect.IDEMPOTENT, idempotency_key="order-{order_id}-charge", key_ttl=timedelta(hours=24)
 )
@@ -51,22 +56,18 @@ _CHARGE = effect(
 @agent.tool_plain(metadata=_CHARGE.metadata)
 async def charge_card(order_id: str, cents: int) -> str:
     """Charge an order."""
-    return shop.charge(order_id, cents, key=shop.key_of_call())
+    if cents > shop.TOO_MUCH:
+        raise ModelRetry("too much")
+    return await shop.charge(order_id, cents, key=shop.key_of_call())
 
 
 @agent.tool_plain(metadata=effect(Effect.AT_MOST_ONCE, approve=shop.APPROVE).metadata)
 def send_mail(to: str) -> str:
     """Send a mail, in a thread."""
-    return shop.mail(to, key=shop.key_of_call())
+    return shop.mail_in_thread(to, key=shop.key_of_call())
 
 
-durable = TemporalAgent(
-    agent,
-    activity_config={
-        "start_to_close_timeout": timedelta(seconds=20),
-        "heartbeat_timeout": timedelta(seconds=1),
-    },
-)
+durable = TemporalAgent(agent, activity_config=shop.OPTIONS)
 
 
 @workflow.defn
@@ -76,12 +77,14 @@ class Clerk:
     @workflow.run
     async def run(self, prompt: str) -> str:
         """Answer a prompt."""
-        return str((await durable.run(prompt)).output)
+        prompts = ("a", "b") if prompt == "two agents" else (prompt,)
+        runs = await asyncio.gather(*(durable.run(one) for one in prompts))
+        return shop.end(prompt, [one for run in runs for one in told(run.all_messages())])
 
 
-async def main() -> None:
-    """Serve until the process is killed."""
+def app() -> shop.App:
+    """Return the worker."""
     plugins: list[Any] = [PydanticAIPlugin()]
     if shop.GUARDED:
-        plugins.append(LedgerPlugin())
-    await shop.serve(Clerk, client=plugins, plugins=[AgentPlugin(durable)])
+        plugins.append(LedgerPlugin(**shop.PLUGIN))
+    return shop.App(Clerk, plugins, {"plugins": [AgentPlugin(durable)]})

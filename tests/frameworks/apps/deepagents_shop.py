@@ -1,4 +1,4 @@
-"""A worker with a Deep Agent: an own activity charges, a tool of `tool_as_activity` mails."""
+"""A Deep Agent: an own activity charges, a tool of `tool_as_activity` mails."""
 
 from __future__ import annotations
 
@@ -17,29 +17,25 @@ with workflow.unsafe.imports_passed_through():
 
     from commitline import Effect
     from commitline.integrations import LedgerPlugin, effect
-    from commitline.tests.frameworks.apps import shop
+    from commitline.tests.frameworks.tools import shop
 
-TIMEOUT = timedelta(seconds=20)
-CALLS = (("charge_card", {"order_id": "4821"}), ("send_mail", {"to": "ada@example.com"}))
+TIMEOUT = shop.OPTIONS["start_to_close_timeout"]
+OTHERS = {name: one for name, one in shop.OPTIONS.items() if name != "start_to_close_timeout"}
 
 
 @effect(Effect.IDEMPOTENT, key_ttl=timedelta(hours=24))
 @activity.defn
 async def charge_card(order_id: str) -> str:
-    """Charge an order."""
-    return shop.charge(order_id, 4900, key=shop.key_of_call())
+    """Charge an order: `activity_as_tool` gives an activity one argument."""
+    return await shop.charge(order_id, 4900, key=shop.key_of_call())
 
 
 async def send_mail(to: str) -> str:
     """Send a mail."""
-    return shop.mail(to, key=shop.key_of_call())
+    return await shop.mail(to, key=shop.key_of_call())
 
 
-MAIL = tool_as_activity(
-    send_mail,
-    start_to_close_timeout=TIMEOUT,
-    activity_options={"heartbeat_timeout": timedelta(seconds=1)},
-)
+MAIL = tool_as_activity(send_mail, start_to_close_timeout=TIMEOUT, activity_options=OTHERS)
 
 
 class Shop(FakeModel):
@@ -47,12 +43,17 @@ class Shop(FakeModel):
 
     async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
         shop.count_model_call()
-        at = sum(isinstance(one, ToolMessage) for one in messages)
-        answer = AIMessage("done")
-        if at < len(CALLS):
-            name, given = CALLS[at]
-            answer = AIMessage("", tool_calls=[{"name": name, "args": given, "id": f"call-{at}"}])
+        answered = sum(isinstance(one, ToolMessage) for one in messages)
+        calls = [
+            {"name": name, "args": _one(given), "id": f"call-{answered + place}"}
+            for place, (name, given) in enumerate(shop.turn(shop.NAME, answered))
+        ]
+        answer = AIMessage("", tool_calls=calls) if calls else AIMessage("done")
         return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def _one(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name != "cents"}
 
 
 @workflow.defn
@@ -69,12 +70,15 @@ class Clerk:
         )
         state = await agent.ainvoke({"messages": [("user", prompt)]})
         told = [str(one.content) for one in state["messages"] if isinstance(one, ToolMessage)]
-        return " | ".join(told)
+        return shop.end(prompt, told)
 
 
-async def main() -> None:
-    """Serve until the process is killed."""
-    plugins: list[Any] = [DeepAgentsPlugin(model_provider=lambda name: Shop(["unused"]))]
+def app() -> shop.App:
+    """Return the worker."""
+    model: Any = Shop
+    plugins: list[Any] = [DeepAgentsPlugin(model_provider=lambda name: model(["unused"]))]
     if shop.GUARDED:
-        plugins.append(LedgerPlugin(effects={"send_mail": effect(Effect.AT_MOST_ONCE)}))
-    await shop.serve(Clerk, client=plugins, activities=[charge_card])
+        plugins.append(
+            LedgerPlugin(**shop.PLUGIN, effects={"send_mail": effect(Effect.AT_MOST_ONCE)})
+        )
+    return shop.App(Clerk, plugins, {"activities": [charge_card]})
