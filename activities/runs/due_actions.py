@@ -123,6 +123,8 @@ class DueActions:
                 if queued.shown:
                     at_it = self._temporal.get_workflow_handle(settle_workflow(queued.key))
                     await at_it.signal(LOOK_AGAIN)
+                    # One that does not go on is told less often, and its history does not fill.
+                    await self._ledger.relay.count_start(queued)
                 return False  # one is at work
             log.warning("relay.settlement_left", action_key=queued.key)
             await start(id_conflict_policy=WorkflowIDConflictPolicy.TERMINATE_EXISTING)

@@ -11,6 +11,8 @@ from temporalio.client import WorkflowExecutionStatus
 
 from commitline import NEVER_HAPPENED, Agent, App, Effect, ScriptedModel, Tool, ToolContext, tool
 from commitline.activities.model.scripted_model import call, say
+from commitline.activities.runs.due_actions import DueActions
+from commitline.identity import settle_workflow
 from commitline.ledger import ActionLedger, Outcome
 from commitline.workflows import Relay
 
@@ -120,6 +122,27 @@ async def test_what_is_unknown_after_its_run_has_ended_is_an_open_workflow_until
     assert [one.due_at is not None for one in settled] == [True]
     assert (ended.status, ended.run_id) == (WorkflowExecutionStatus.COMPLETED, shown.run_id)
     assert left == []
+
+
+async def test_a_settlement_that_does_not_go_on_is_told_to_look_less_and_less_often(
+    bench: Bench,
+) -> None:
+    script = [call(("mail", {})), say("Done.")]
+    app = App([Agent("agent", ScriptedModel("scripted", script), "Do it.", tools=[Bank().mail])])
+    queue = bench.settings.task_queue
+
+    async with bench.serving(app) as client, ledger_of(bench) as ledger:
+        (unknown,) = (await bench.start(client)).actions
+        stuck = await bench.temporal.start_workflow(
+            "Nobody", id=settle_workflow(unknown.key), task_queue=queue
+        )
+        await ledger.relay.queue_parked(["mail"], most=9, namespace=bench.temporal.namespace)
+        await DueActions(app, ledger, bench.temporal, task_queue=queue).start_settlements()
+        (entry,) = await ledger.relay.list()
+        await stuck.terminate()
+
+    assert entry.due_at is not None
+    assert (entry.starts, entry.due_at - entry.now > timedelta(seconds=30)) == (1, True)
 
 
 async def _shown(ledger: ActionLedger) -> bool:
