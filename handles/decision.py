@@ -35,7 +35,7 @@ from ..activities.contract.questions import Answer
 from ..activities.model.model import over_limit
 from ..canonical import digest, dumps, scrub, storable
 from ..errors import AnswerRefused, ApprovalRefused, InvalidArguments, RunNotFound
-from ..identity import Position, action_key
+from ..identity import Position, RunKey, action_key
 from ..ledger import ActionLedger, Approval, Question
 from ..ledger.approvals import check_generation, refusal_of
 from ..ledger.questions import refusal_of as refusal_of_answer
@@ -196,7 +196,7 @@ async def _decide_foreign(ledger: ActionLedger, workflow: RunWorkflow, word: Dec
     No worker is needed for it, and no update is used up. The row says who waits: another workflow
     by now, where a parent has begun its child anew.
     """
-    if not await _is_live(workflow):
+    if not await _waits_still(workflow, word.run_key):
         raise ApprovalRefused(
             f"the workflow {workflow.id!r} has ended: the call is not made any more"
         )
@@ -205,10 +205,13 @@ async def _decide_foreign(ledger: ActionLedger, workflow: RunWorkflow, word: Dec
     await tell(told, WordGiven(word.run_key, word.position), signal=FOREIGN_WORD_GIVEN)
 
 
-async def _is_live(workflow: RunWorkflow) -> bool:
-    """Whether a workflow has not ended; of a child, Temporal may have forgotten it."""
+async def _waits_still(workflow: RunWorkflow, run_key: RunKey) -> bool:
+    """Whether a workflow has not ended that makes calls of a run.
+
+    Of a child, Temporal may have forgotten it, or another run's child may have its id by now.
+    """
     try:
-        return await workflow.is_live()
+        return await workflow.is_live() and await workflow.makes_calls_of(run_key)
     except RunNotFound:
         return False
 

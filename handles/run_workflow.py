@@ -25,6 +25,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from ..activities.contract.encoding import unpack
 from ..activities.contract.runs import AGENT_RUN, PLAN_RUN
+from ..activities.runs.run_executions import makes_calls_of
 from ..canonical import scrub
 from ..errors import CommitlineError, RunFailed, RunGone, RunNotFound, RunUnrecorded
 from ..identity import RunKey, first_execution, run_key
@@ -215,6 +216,18 @@ class RunWorkflow:
         except RunGone:
             run = await self.recorded()
             return run is not None and not run.can_look_up
+
+    async def makes_calls_of(self, run: RunKey) -> bool:
+        """Whether it is this run's workflow, or a child below it, and not another of its id.
+
+        Raises:
+            RunNotFound: No run has this id.
+        """
+        found = (await self.describe()).raw_description.workflow_execution_info
+        try:
+            return await makes_calls_of(self._connection.temporal, found, run)
+        except RPCError as err:
+            raise refused(self.id, err) from err
 
     async def is_live(self) -> bool:
         """Whether the run has not ended.

@@ -14,7 +14,7 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.client import Client
 
-from ...identity import undo_workflow
+from ...identity import RunKey, undo_workflow
 from ...ledger import ActionLedger, Run
 from .left_workflows import described
 
@@ -76,7 +76,9 @@ class RunExecutions:
         waiting = await self._ledger.approvals.list(run.run_key)
         for child in {one.waiting_workflow for one in waiting} - {None, run.workflow_id}:
             found = await self._describe(str(child))
-            if found is not None and _ended(found) is None:
+            if found is None or _ended(found) is not None:
+                continue
+            if await makes_calls_of(self._temporal, found, run.run_key):
                 return True
         return False
 
@@ -100,6 +102,25 @@ class RunExecutions:
         return None if found is None else found.workflow_execution_info
 
 
+async def makes_calls_of(temporal: Client, found: WorkflowExecutionInfo, run: RunKey) -> bool:
+    """Whether a workflow is a run's own, or a child below it; another one may have its id by now.
+
+    True where Temporal has forgotten who began it: a child may outlive its parent by long.
+
+    Raises:
+        RPCError: Temporal does not say.
+    """
+    while _key(found) != run:
+        above = found.parent_execution
+        if not above.workflow_id:
+            return False
+        parent = await described(temporal, above.workflow_id, above.run_id)
+        if parent is None:
+            return True
+        found = parent.workflow_execution_info
+    return True
+
+
 def _ended(found: WorkflowExecutionInfo) -> RunEnd | None:
     """Return how an execution ended; None if it goes on, in this execution or the next."""
     if not found.HasField("close_time"):
@@ -114,5 +135,9 @@ def _is_of(found: WorkflowExecutionInfo, run: Run) -> bool:
     """Whether a workflow is the run's own, and not a later one with the same id."""
     if run.parent_key is not None:
         return True  # its workflow's id names the parent's execution
-    first = found.first_run_id or found.execution.run_id
-    return run.run_key == f"{found.execution.workflow_id}/{first}"
+    return run.run_key == _key(found)
+
+
+def _key(found: WorkflowExecutionInfo) -> str:
+    """Return what the run's key would be; not every workflow's id can be a run's."""
+    return f"{found.execution.workflow_id}/{found.first_run_id or found.execution.run_id}"

@@ -179,14 +179,23 @@ async def test_a_decision_reaches_the_child_that_waits_whatever_became_of_its_pa
         await temporal.get_workflow_handle(children[4]).terminate()
         with pytest.raises(ApprovalRefused, match="has ended: the call is not made"):
             await run.decide(waiting[4], approve=True, by="ada")
+        # Another run's workflow has the id of that child by now.
+        await temporal.start_workflow(
+            Boss.run, [children[4]], id=f"{run_id}-other", task_queue=queue
+        )
+        others = await eventually(client.run(f"{run_id}-other").approvals)
+        with pytest.raises(ApprovalRefused, match="has ended: the call is not made"):
+            await run.decide(waiting[4], approve=True, by="ada")
         await look(bench)
-        (over,) = await ledger.runs.list()
+        (other, over) = await ledger.runs.list()
 
     assert said.returncode == 0, said.stderr
     assert (approved, edited, at_the_end) == ("wired 4900", "wired 100", "wired 4900")
     assert rejected == "Rejected: not executed: rejected by ada: too much"
     assert CALLS == {"order-0 4900": 1, "order-2 100": 1, "order-3 4900": 1}
     assert (open_still.workflow_id, open_still.state, over.state) == (run_id, "running", "ended")
+    assert [one.waiting_workflow for one in others] == [children[4]]
+    assert other.state == "running"
 
 
 async def test_a_reset_parent_that_starts_its_children_anew_finds_their_rows(
