@@ -100,7 +100,10 @@ class AgentRun(BaseRun):
         self._show_end()
         return pack(self._last or RunResult("", 0))
 
-    @workflow.update(name=MESSAGE)
+    @workflow.update(
+        name=MESSAGE,
+        description="A caller sends a request, and waits for its end",
+    )
     async def message(self, raw: RawValue) -> RawValue:
         """Accept a request of the conversation (`SendRequest`); return its end (`RequestEnd`).
 

@@ -60,32 +60,40 @@ class BaseRun:
 
     def __init__(self) -> None:
         self._progress = Progress(agent="", prompt="")
-        self._list = ListState()
+        self._list = ListState(is_run=True)
         """What Temporal's list shows of it."""
         self._calls: ToolCalls | None = None
         """Makes its calls, once the run is open."""
         self._undone: UndoReport | None = None
         """What was undone, and what stands; None if the run was not undone."""
 
-    @workflow.query(name="status")
+    @workflow.query(name="status", description="The progress of the run, as JSON")
     def status(self) -> RawValue:
         """Return the run's `Progress` as JSON."""
         return pack(self._progress)
 
-    @workflow.update(name=DECISION)
+    @workflow.update(
+        name=DECISION,
+        description="A person approves or rejects a call: commitline approve, commitline reject",
+    )
     async def decide(self, raw: RawValue) -> RawValue:
         """Record a person's decision (`Decide`) in the ledger; then the call goes on.
 
         Safe to repeat: the first decision counts.
         """
         said = unpack(Decide, raw)
-        summary = markdown_line(f"{said.by} decides about {said.position}")
+        did = "approves" if said.approve else "rejects"
+        changed = ", with other arguments" if said.arguments is not None else ""
+        why = f": {said.reason}" if said.reason else ""
+        summary = markdown_line(f"{said.by} {did} {said.position}{changed}{why}")
         decision = await _record(str, DECIDE, said, summary)
         if self._calls is not None:
             self._calls.decided.add(said.position)
         return pack(decision)
 
-    @workflow.update(name=ANSWERED)
+    @workflow.update(
+        name=ANSWERED, description="A person answers the question of a call: commitline answer"
+    )
     async def answer(self, raw: RawValue) -> RawValue:
         """Record a person's answer (`Answer`) in the ledger; then the call goes on.
 
@@ -119,7 +127,9 @@ class BaseRun:
         if self._calls is not None and about in self._calls.settled:
             raise failure(ApprovalRefused(f"{said.position} waits for no decision any more"))
 
-    @workflow.signal(name=WORD_GIVEN)
+    @workflow.signal(
+        name=WORD_GIVEN, description="A decision or an answer is in the ledger: read it and go on"
+    )
     def word_given(self, *sent: Any) -> None:
         """Go on with a call whose decision or answer (`WordGiven`) is in the ledger by now.
 
@@ -137,7 +147,7 @@ class BaseRun:
         else:
             self._calls.answered.add((given.position, given.number))
 
-    @workflow.signal(name=LOOK)
+    @workflow.signal(name=LOOK, description="Look into the ledger now")
     def look(self, *sent: Any) -> None:
         """Look into the ledger now, for whatever a person is waited for. Safe to repeat.
 
@@ -227,9 +237,11 @@ class BaseRun:
         """
         if cancelled():
             self._show("stopping")
+        open_ends = self._progress.open_ends()
+        summary = f"Close the run; {open_ends}" if open_ends else "Close the run"
         try:
             await despite_cancellation(
-                run_ledger_activity(NoneType, CLOSE_RUN, CloseRun(this_run()), "Close the run")
+                run_ledger_activity(NoneType, CLOSE_RUN, CloseRun(this_run()), summary)
             )
         except ActivityError as err:
             if is_undoing(err):

@@ -12,6 +12,7 @@ from typing import Final
 from temporalio.common import RawValue
 
 from ..activities.contract.action_header import ActionHeader
+from ..activities.contract.approvals import NOT_EXECUTED, REJECTIONS
 from ..activities.contract.deadlines import CallLimits
 from ..activities.contract.encoding import pack_text
 from ..activities.contract.outcomes import (
@@ -33,7 +34,7 @@ from .activity_calls import (
     run_activity,
     run_ledger_activity,
 )
-from .progress import CallState
+from .progress import CallProgress, CallState
 
 _MAX_WAITS: Final = 60
 """How often a call may wait to be started that no run planned. Nothing can stop an undo, so nothing
@@ -131,7 +132,24 @@ def state_of(reply: Reply) -> CallState:
         return "accepted"
     if reply.status == "ok":
         return "existing" if reply.existing else "ok"
+    if _rejection(reply):
+        return "rejected"
     return "happened" if reply.status == "error" and reply.effect_possible else reply.status
+
+
+def show_end(call: CallProgress, reply: Reply) -> None:
+    """Show how a call ended: its state, and who rejected it."""
+    call.state, call.why = state_of(reply), _rejection(reply)
+
+
+def _rejection(reply: Reply) -> str:
+    """Return who rejected a call, and why; or that nobody approved it in time."""
+    if reply.status != "error" or reply.effect_possible or not isinstance(reply.content, dict):
+        return ""
+    error = reply.content.get("error")
+    if not isinstance(error, dict) or error.get("type") not in REJECTIONS:
+        return ""
+    return str(error.get("message", "")).removeprefix(NOT_EXECUTED)
 
 
 async def _record(ended: Unrecorded) -> Reply:

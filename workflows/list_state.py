@@ -27,9 +27,14 @@ from .progress import Progress
 
 
 class ListState:
-    """Keeps the search attributes of one workflow true."""
+    """Keeps the search attributes of one workflow true.
 
-    def __init__(self) -> None:
+    Args:
+        is_run: The calls that the workflow shows are its own: commands name them by its id.
+    """
+
+    def __init__(self, *, is_run: bool = False) -> None:
+        self.is_run = is_run
         self.stage: RunState = "running"
         """What the workflow does, or how it has ended. While it runs, its calls say more."""
         self._listing: Listing | None = None
@@ -76,8 +81,10 @@ list_state: Final[ContextVar[ListState]] = ContextVar("list_state")
 
 def show(progress: Progress) -> None:
     """Show the progress of the workflow, in its details and in the list."""
-    workflow.set_current_details(progress.markdown())
-    if (listed := list_state.get(None)) is not None:
+    listed = list_state.get(None)
+    is_run = listed is not None and listed.is_run
+    workflow.set_current_details(progress.markdown(workflow.info().workflow_id if is_run else ""))
+    if listed is not None:
         listed.show(progress)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import string
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +19,7 @@ CallState = Literal[
     "existing",
     "happened",
     "error",
+    "rejected",
     "accepted",
     "undone",
     "unknown",
@@ -34,9 +36,29 @@ _MARKS: Final[dict[CallState, str]] = {
     "existing": "already done, by another action",
     "happened": "done, but its result could not be kept",
     "error": "not done: error",
+    "rejected": "not done",
     "accepted": "accepted: the relay carries it out",
     "unknown": "**unknown: a person must settle it**",
 }
+
+_IN_SHORT: Final[dict[CallState, str]] = {
+    "existing": "done before",
+    "happened": "done without a result",
+    "error": "not done: error",
+    "accepted": "accepted",
+    "rejected": "rejected",
+    "unknown": "unknown",
+}
+"""How a call ended, in the row of what follows it. What is done is counted only."""
+_MOST_NAMED: Final = 3
+
+_NEXT: Final[dict[CallState, str]] = {
+    "awaiting_approval": "`commitline approve {at}` or `commitline reject {at}`",
+    "awaiting_answer": "`commitline answer {at}`",
+    "unknown": "`commitline actions show {at}` says what stands by now; "
+    "`commitline actions settle {at}` with what a person has found out",
+}
+"""What a person does about a call that waits."""
 
 
 _IN_CODE: Final = str.maketrans("`|\n", "'¦ ")
@@ -54,12 +76,14 @@ class CallProgress:
     """The workflow of the sub-agent that carries it out."""
     question: str = ""
     """The question that a person must answer, while the call waits for it."""
+    why: str = ""
+    """Who rejected it, and why."""
 
     @property
     def words(self) -> str:
         """The state in words, with the question."""
-        words = _MARKS[self.state]
-        return f"{words}: {_cell(self.question)}" if self.question else words
+        words, more = _MARKS[self.state], self.question or self.why
+        return f"{words}: {_cell(more)}" if more else words
 
 
 @dataclass
@@ -78,18 +102,50 @@ class Progress:
     usage: Usage = field(default_factory=Usage)
     """Tokens of the run so far."""
 
+    @property
+    def begun(self) -> int:
+        """How many calls have begun."""
+        return self.earlier + len(self.calls)
+
     def begin(self, position: str, summary: str) -> CallProgress:
         """Add a call that begins."""
         call = CallProgress(position, summary, "running")
         self.calls.append(call)
         if len(self.calls) > _KEPT:
-            # A run may have thousands; the ledger has them all.
-            del self.calls[0]
+            # A run may have thousands; the ledger has them all. A person looks for the unknown.
+            settled = (at for at, one in enumerate(self.calls) if one.state != "unknown")
+            del self.calls[next(settled, 0)]
             self.earlier += 1
         return call
 
-    def markdown(self) -> str:
-        """Return the details that the UI shows."""
+    def outcomes(self, *, latest: int | None = None) -> str:
+        """Say in short how calls ended, those first that did not go well; empty if none did.
+
+        Args:
+            latest: So many of the latest calls; None: all of them.
+        """
+        calls = self.calls if latest is None else self.calls[len(self.calls) - latest :]
+        notable = [one for one in calls if one.state in _IN_SHORT]
+        notable.sort(key=lambda one: one.state != "unknown")
+        told = [f"{one.position} {_IN_SHORT[one.state]}" for one in notable[:_MOST_NAMED]]
+        if more := len(notable) - _MOST_NAMED:
+            told += [f"{more} more"] if more > 0 else []
+        if done := sum(one.state == "ok" for one in calls):
+            told.append(f"{done} done")
+        return ", ".join(told)
+
+    def open_ends(self) -> str:
+        """Say which calls are unknown; empty if none is."""
+        unknown = [one.position for one in self.calls if one.state == "unknown"]
+        more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+        return f"unknown: {', '.join(unknown[:_MOST_NAMED])}{more}" if unknown else ""
+
+    def markdown(self, run: str = "") -> str:
+        """Return the details that the UI shows.
+
+        Args:
+            run: The workflow id, by which commands name the run; empty where none is named.
+        """
         model = f" ({_cell(self.model)})" if self.model else ""
         lines = [
             f"**{_cell(self.agent)}**{model}: {_cell(self.state)}",
@@ -105,7 +161,18 @@ class Progress:
                 f"| {call.position} | {_action(call)} | {call.words} |"
                 for call in self.calls[-_SHOWN:]
             ]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._next_commands(run)])
+
+    def _next_commands(self, run: str) -> list[str]:
+        """Return what a person does now, for the calls that wait for one."""
+        name = run.translate(_IN_CODE)
+        waiting = [one for one in self.calls if one.state in _NEXT] if run else []
+        commands = [
+            _NEXT[one.state].format(at=shlex.quote(f"{name}:{one.position}")) for one in waiting
+        ]
+        if run and self.state == "partly compensated":
+            commands.append(f"`commitline undo {shlex.quote(name)}` tries again what stands")
+        return ["", *(f"- {one}" for one in commands[:_MOST_NAMED])] if commands else []
 
 
 def summarise(tool: str, template: str | None, arguments: dict[str, Any]) -> str:

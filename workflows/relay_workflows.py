@@ -51,7 +51,7 @@ class SettleAction:
         """It is to look again."""
         self._list = ListState()
 
-    @workflow.signal(name=LOOK_AGAIN)
+    @workflow.signal(name=LOOK_AGAIN, description="Look again: the action may be settled by now")
     def look_again(self, *_: Any) -> None:
         """Look again at an action that waited for a person. Safe to repeat."""
         self._told = True
@@ -63,7 +63,10 @@ class SettleAction:
         progress = Progress(agent="relay", prompt=key)
         list_state.set(self._list)
         while await self._waits_for_person(key, progress) and not cancelled():
-            progress.state = "unknown: a person must settle it"
+            progress.state = (
+                "unknown: a person must settle it, with commitline actions settle "
+                "--happened RESULT, or --did-not-happen"
+            )
             self._list.stage = "unknown"
             show(progress)
             with suppress(TimeoutError):

@@ -27,7 +27,7 @@ from ..shown import markdown_line
 from .action_headers import calling, surroundings, this_run
 from .activity_calls import raise_if_cancelled, run_ledger_activity
 from .approval_wait import CHECK_AGAIN, CHECK_DAILY, wait_for_approval
-from .finished_call import content_share, settled_reply, state_of
+from .finished_call import content_share, settled_reply, show_end
 from .list_state import show
 from .progress import CallProgress, Progress, summarise
 from .sub_agent import run_sub_agent
@@ -82,7 +82,7 @@ class ToolCalls:
             reply = await self._sub_agent_reply(tool, at, requested, call)
         else:
             reply = await self._approved_reply(tool, at, dumps(arguments), call)
-        call.state = state_of(reply)
+        show_end(call, reply)
         self._show()
         return reply
 

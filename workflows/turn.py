@@ -90,6 +90,8 @@ class AgentTurns:
         """What the conversation does not have yet."""
         self.unusable = 0
         """Turns in a row in which the model gave nothing usable."""
+        self._outcomes = ""
+        """How the calls of the last turn ended, for people."""
         self.problem = ""
         """What was wrong with the last of them."""
         self.calls = ToolCalls(
@@ -154,7 +156,9 @@ class AgentTurns:
             self.new_messages.append(Message.user(OUTPUT_REQUEST))
             return
         self._show(f"step {self.step + 1}: {len(completion.calls)} calls")
+        before = self._progress.begun
         self.new_results = await self._run_calls(completion.calls)
+        self._outcomes = self._progress.outcomes(latest=self._progress.begun - before)
 
     async def _request_model(self, request: OpenRequest) -> TurnResult:
         """Take the turn; what the ledger has lost, by a failover, it gets again from history."""
@@ -209,6 +213,7 @@ class AgentTurns:
 
     async def _run_model_activity(self, call: str) -> TurnResult:
         """Take the turn; again where an operator ended it: a recorded completion is read back."""
+        turn = f"{self.spec.model}, turn {self.step + 1}"
         for _ in range(ENDED_BY_OPERATORS):
             answer = await run_activity(
                 TurnResult,
@@ -217,7 +222,7 @@ class AgentTurns:
                 at=f"{self.step}.model",
                 limits=self.spec.model_limits,
                 heartbeat_seconds=self.spec.heartbeat_seconds,
-                summary=markdown_line(f"{self.spec.model}, turn {self.step + 1}"),
+                summary=markdown_line("; ".join(filter(None, (turn, self._outcomes)))),
                 local=self.spec.local,
             )
             if answer is not None:

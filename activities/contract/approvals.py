@@ -17,6 +17,11 @@ FOREIGN_DECISION: Final = "commitline.decide"
 FOREIGN_WORD_GIVEN: Final = "commitline.word_given"
 """The signal of such a workflow: `WordGiven`."""
 
+NOT_EXECUTED: Final = "not executed: "
+"""How the reply to a call begins that was not approved."""
+REJECTIONS: Final = ("Rejected", "ApprovalExpired")
+"""The types of its error."""
+
 
 @dataclass(frozen=True)
 class CheckApproval:

@@ -29,7 +29,14 @@ from ...ledger.approvals import check_same_call
 from ...logs import Log
 from ...metrics import APPROVALS, count
 from ..app.app import App
-from ..contract.approvals import CHECK_APPROVAL, DECIDE, ApprovalState, CheckApproval, Decide
+from ..contract.approvals import (
+    CHECK_APPROVAL,
+    DECIDE,
+    NOT_EXECUTED,
+    ApprovalState,
+    CheckApproval,
+    Decide,
+)
 from ..contract.deadlines import wait_seconds
 from ..contract.encoding import pack, unpack
 from ..contract.sizes import MAX_STEP
@@ -311,11 +318,11 @@ def _state_of(found: Approval) -> ApprovalState:
             return replace(made, judged=judged, generation=found.generation)
         case "rejected":
             why = f": {scrub(found.reason, limit=1_000)}" if found.reason else ""
-            text = f"not executed: rejected by {found.decided_by}{why}"
+            text = f"{NOT_EXECUTED}rejected by {found.decided_by}{why}"
             reply = call_reply.not_run("Rejected", text)
             return ApprovalState(reply=reply, generation=found.generation)
         case "expired":
-            text = f"not executed: nobody approved it until {found.expires_at}"
+            text = f"{NOT_EXECUTED}nobody approved it until {found.expires_at}"
             reply = call_reply.not_run("ApprovalExpired", text)
             return ApprovalState(reply=reply, generation=found.generation)
     left = None if found.expires_at is None else (found.expires_at - found.now).total_seconds()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitline.workflows.progress import Progress, summarise
+from commitline.workflows.progress import CallState, Progress, summarise
 
 
 def test_the_details_are_a_table_of_calls_with_their_state() -> None:
@@ -42,6 +42,47 @@ def test_every_state_is_shown_in_words() -> None:
         "not done: error",
         "**unknown: a person must settle it**",
     ]
+
+
+def test_the_row_after_calls_names_those_that_did_not_go_well_and_counts_the_others() -> None:
+    progress = Progress("support", "Hi.")
+    ends: list[CallState] = ["error", "ok", "existing", "rejected", "unknown", "ok"]
+    for at, state in enumerate(ends):
+        progress.begin(f"0.{at}", "x").state = state
+
+    assert (
+        progress.outcomes() == "0.4 unknown, 0.0 not done: error, 0.2 done before, 1 more, 2 done"
+    )
+    assert progress.outcomes(latest=1) == "1 done"
+    assert progress.outcomes(latest=0) == ""
+    assert progress.open_ends() == "unknown: 0.4"
+
+
+def test_the_details_name_the_next_command_for_what_waits_for_a_person() -> None:
+    progress = Progress("support", "Hi.")
+    waits: list[CallState] = ["awaiting_approval", "awaiting_answer", "unknown", "ok"]
+    for at, state in enumerate(waits):
+        progress.begin(f"0.{at}", "x").state = state
+
+    told = progress.markdown("support-4821").splitlines()
+
+    assert told[-3:] == [
+        "- `commitline approve support-4821:0.0` or `commitline reject support-4821:0.0`",
+        "- `commitline answer support-4821:0.1`",
+        "- `commitline actions show support-4821:0.2` says what stands by now; `commitline actions "
+        "settle support-4821:0.2` with what a person has found out",
+    ]
+    assert "commitline" not in progress.markdown()  # of an undo or a settlement
+
+
+def test_an_unknown_call_is_kept_among_the_latest_of_very_many() -> None:
+    progress = Progress("support", "Hi.")
+    progress.begin("0.0", "x").state = "unknown"
+    for step in range(1, 1000):
+        progress.begin(f"{step}.0", "x").state = "ok"
+
+    assert (progress.calls[0].position, len(progress.calls), progress.begun) == ("0.0", 600, 1000)
+    assert progress.open_ends() == "unknown: 0.0"
 
 
 def test_a_long_run_shows_its_last_calls_and_counts_the_others() -> None:

@@ -113,7 +113,9 @@ async def test_a_call_waits_and_is_carried_out_once_it_is_approved(bench: Bench)
     assert (decided.decision, decided.decided_by) == ("approved", "ada")
 
 
-async def test_a_rejected_call_is_told_as_not_executed_with_the_reason(bench: Bench) -> None:
+async def test_a_rejected_call_is_told_with_who_and_why_to_the_model_and_in_the_timeline(
+    bench: Bench,
+) -> None:
     paid = Paid()
 
     async with bench.serving(one_agent([paid.tool], [asks("4821"), say("Done.")])) as client:
@@ -122,7 +124,16 @@ async def test_a_rejected_call_is_told_as_not_executed_with_the_reason(bench: Be
         await run.decide("0.0", approve=False, by="ada", reason="not now")
         await run.result()
         results, actions = await replies_of(run), await run.actions()
+        progress = (await run.status()).progress
+        rows = [one.user_metadata.summary.data for one in (await bench.history(run.id)).events]
 
+    assert progress is not None
+    assert [one.words for one in progress.calls] == ["not done: rejected by ada: not now"]
+    assert [row for row in rows if b"turn" in row or b"rejects" in row] == [
+        b'"scripted, turn 1"',
+        b'"ada rejects 0.0: not now"',
+        b'"scripted, turn 2; 0.0 rejected"',
+    ]
     assert paid.calls == []
     assert actions == []
     assert results == [

@@ -11,6 +11,7 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.operatorservice.v1 import RemoveSearchAttributesRequest
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import RegisterNamespaceRequest
 from temporalio.client import Client, WorkflowExecution
 
@@ -94,6 +95,10 @@ async def test_the_list_is_filtered_to_what_needs_a_person_and_a_state_is_one_up
             return await found(listing, needs)
 
         (waiting,) = await eventually(waits)
+        handle = listing.temporal.get_workflow_handle(run.id)
+        shown_now: WorkflowMetadata = await handle.query(
+            "__temporal_workflow_metadata", result_type=WorkflowMetadata
+        )
         await run.decide("0.1", approve=True, by="ada")
         await run.result()
         await look(listing)
@@ -111,6 +116,14 @@ async def test_the_list_is_filtered_to_what_needs_a_person_and_a_state_is_one_up
         await other.result()
         histories = [await states(listing, one) for one in (run.id, other.id, settling.id)]
 
+    assert "- `commitline approve 'thread:order 4821:0.1'` or" in shown_now.current_details
+    defined = shown_now.definition
+    handlers = [
+        *defined.update_definitions,
+        *defined.signal_definitions,
+        *defined.query_definitions,
+    ]
+    assert [one.name for one in handlers if not one.description and one.name[0] != "_"] == []
     given = [(one.typed_search_attributes[AGENT], one.id) for one in (waiting, settling)]
     assert given == [("clerk", run.id), ("clerk", f"settle:{unknown}")]
     assert [one.typed_search_attributes[THREAD] for one in (waiting, settling)] == [
