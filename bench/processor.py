@@ -44,12 +44,20 @@ class Processor:
 
     def now(self) -> ProcessorTime:
         """Return what was used until now."""
-        backends = [self._postgres, *self._postgres.children()]
+        backends = [self._postgres, *_children(self._postgres)]
         return ProcessorTime(
             worker=time.process_time(),
             temporal=_seconds(self._temporal),
             postgres=sum(_seconds(one) for one in backends),
         )
+
+
+def _children(process: Any) -> list[Any]:
+    while True:
+        try:
+            return list(process.children())
+        except psutil.NoSuchProcess:  # one ended while they were listed
+            continue
 
 
 def _is_server(process: Any) -> bool:
