@@ -128,7 +128,8 @@ class AnyRun:
         repeat.
 
         Of a run that was terminated, timed out, or is gone, only the stop is committed: nothing
-        sends its actions again. What was at work is settled by the relay.
+        sends its actions again. What was at work is settled by the relay. So it is of another
+        framework's run that has ended, and whose child workflow goes on.
 
         Args:
             reason: For people; kept with the run.

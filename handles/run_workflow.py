@@ -212,7 +212,7 @@ class RunWorkflow:
             RunNotFound: No run has this id.
         """
         try:
-            return (await self.describe()).workflow_type not in (AGENT_RUN, PLAN_RUN)
+            return not is_ours(await self.describe())
         except RunGone:
             run = await self.recorded()
             return run is not None and not run.can_look_up
@@ -309,6 +309,11 @@ async def run_key_of(described: WorkflowExecutionDescription) -> RunKey:
     if below is not None:
         return RunKey(below)
     return run_key(described.id, first_of(described))
+
+
+def is_ours(described: WorkflowExecutionDescription) -> bool:
+    """Whether a described workflow is a run of ours, and not another framework's."""
+    return described.workflow_type in {AGENT_RUN, PLAN_RUN}
 
 
 def first_of(described: WorkflowExecutionDescription) -> str:

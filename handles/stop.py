@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from temporalio.client import WorkflowExecutionStatus
+from temporalio.client import WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from ..errors import RunGone
 from ..identity import check_any_workflow_id
 from .connection import Connection
-from .run_workflow import LIVE, RunWorkflow, run_key_of, state_of
+from .run_workflow import LIVE, RunWorkflow, is_ours, run_key_of, state_of
 from .temporal_failure import refused
 from .undo import NO_REASON, undo
 
@@ -42,10 +42,10 @@ async def stop(
     except RunGone:
         await _stop_gone(connection, workflow, reason=reason, compensate=compensate)
         return workflow
-    if described.status not in _MAY_GO_ON:
+    has_ended = described.status not in _MAY_GO_ON
+    if has_ended and not await _goes_on_below(connection, described):
         return workflow
-    ledger = await connection.ledger()
-    await ledger.runs.stop(
+    await (await connection.ledger()).runs.stop(
         await run_key_of(described),
         workflow_id=workflow.id,
         agent="",
@@ -55,6 +55,8 @@ async def stop(
         namespace=connection.temporal.namespace,
     )
     this = workflow.only(described)
+    if has_ended and compensate:
+        await _undo_if_ended(connection, this, reason)
     if described.status is not WorkflowExecutionStatus.RUNNING:
         return this
     try:
@@ -66,6 +68,14 @@ async def stop(
     if compensate:
         await _undo_if_ended(connection, this, reason)
     return this
+
+
+async def _goes_on_below(connection: Connection, described: WorkflowExecutionDescription) -> bool:
+    """Whether an ended run of another framework's may act yet: a child may outlive its workflow."""
+    if is_ours(described):
+        return False
+    run = await (await connection.ledger()).runs.get(await run_key_of(described))
+    return run is not None and run.state in {"running", "stopping"}
 
 
 async def _stop_gone(

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 from temporalio import activity, workflow
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
@@ -179,23 +179,48 @@ async def test_a_decision_reaches_the_child_that_waits_whatever_became_of_its_pa
         await temporal.get_workflow_handle(children[4]).terminate()
         with pytest.raises(ApprovalRefused, match="has ended: the call is not made"):
             await run.decide(waiting[4], approve=True, by="ada")
-        # Another run's workflow has the id of that child by now.
-        await temporal.start_workflow(
-            Boss.run, [children[4]], id=f"{run_id}-other", task_queue=queue
-        )
-        others = await eventually(client.run(f"{run_id}-other").approvals)
-        with pytest.raises(ApprovalRefused, match="has ended: the call is not made"):
-            await run.decide(waiting[4], approve=True, by="ada")
         await look(bench)
-        (other, over) = await ledger.runs.list()
+        (over,) = await ledger.runs.list()
 
     assert said.returncode == 0, said.stderr
     assert (approved, edited, at_the_end) == ("wired 4900", "wired 100", "wired 4900")
     assert rejected == "Rejected: not executed: rejected by ada: too much"
     assert CALLS == {"order-0 4900": 1, "order-2 100": 1, "order-3 4900": 1}
     assert (open_still.workflow_id, open_still.state, over.state) == (run_id, "running", "ended")
-    assert [one.waiting_workflow for one in others] == [children[4]]
-    assert other.state == "running"
+
+
+async def test_a_child_waits_for_its_own_run_alone_and_is_stopped_with_one_that_has_ended(
+    bench: Bench,
+) -> None:
+    ids, queue = [fresh_id(), fresh_id()], bench.settings.task_queue
+    child = fresh_id("child")
+    async with (
+        serving(bench) as temporal,
+        AgentClient(bench.temporal, bench.settings) as client,
+        ledger_of(bench) as ledger,
+    ):
+        bosses: list[WorkflowHandle[Any, Any]] = []
+        asked: list[Approval] = []
+        for one in ids:  # the second one has a child of the same id
+            boss = await temporal.start_workflow(Boss.run, [child], id=one, task_queue=queue)
+            asked += await eventually(client.run(one).approvals)
+            bosses.append(boss)
+            if one == ids[0]:
+                await boss.terminate()
+                await temporal.get_workflow_handle(child).terminate()
+        with pytest.raises(ApprovalRefused, match="has ended: the call is not made"):
+            await client.run(ids[0]).decide(asked[0], approve=True, by="ada")
+        await look(bench)
+        looked = {one.workflow_id: one.state for one in await ledger.runs.list()}
+        await bosses[1].cancel()
+        with pytest.raises(WorkflowFailureError):
+            await bosses[1].result()
+        await client.run(ids[1]).stop(reason="enough")  # its child waits still
+        with pytest.raises(ApprovalRefused):
+            await client.run(ids[1]).decide(asked[1], approve=True, by="ada")
+
+    assert [one.waiting_workflow for one in asked] == [child, child]
+    assert looked == {ids[0]: "ended", ids[1]: "running"}
 
 
 async def test_a_reset_parent_that_starts_its_children_anew_finds_their_rows(
