@@ -6,7 +6,13 @@ import asyncio
 from typing import Final
 
 from temporalio.client import Client, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.exceptions import ApplicationError, CancelledError, TerminatedError
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    CancelledError,
+    ChildWorkflowError,
+    TerminatedError,
+)
 from temporalio.exceptions import TimeoutError as TimedOutError
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -71,7 +77,14 @@ def ended_badly(id: str, cause: BaseException) -> CommitlineError:
             return RunFailed(f"the run {id!r} was terminated")
         case TimedOutError():
             return RunFailed(f"the run {id!r} timed out")
-    return RunFailed(f"the run {id!r} failed: {cause}")
+    return RunFailed(f"the run {id!r} failed: {_inmost(cause)}")
+
+
+def _inmost(failure: BaseException) -> BaseException:
+    """Return what an activity, or a child, has failed with: its own words say too little."""
+    while isinstance(failure, (ActivityError, ChildWorkflowError)) and failure.cause is not None:
+        failure = failure.cause
+    return failure
 
 
 def _error_of(failure: ApplicationError) -> CommitlineError | None:

@@ -1,8 +1,8 @@
 """The newest runs, for an operator: their state, why they failed, what of them waits, since when.
 
 Temporal's visibility leads: it knows runs that no worker has begun, and those that ended without a
-worker. It lags behind by up to a second or so. The ledger adds what waits for a person, and the
-runs that Temporal has forgotten.
+worker. It lags behind by up to a second or so. The ledger adds what waits for a person, the runs
+that Temporal has forgotten, and those of other frameworks' workflows: they have types of their own.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 
 from ..activities.contract.runs import AGENT_RUN, PLAN_RUN
 from ..client import AgentClient
-from ..errors import CommitlineError
+from ..errors import CommitlineError, RunGone
 from ..handles.executions import list_executions, state_name
+from ..handles.run_workflow import state_of
 from ..handles.thread import RunHandle
 from ..identity import RunKey, is_of_outbox, run_key
 from ..ledger import ActionLedger, Run
@@ -42,7 +43,7 @@ COLUMNS: Final = ("run", "agent", "state", "started", "note")
 FAILED: Final = ("failed", "terminated", "timed_out")
 _PAGE: Final = 100
 _ROWS_AT_MOST: Final = 500
-"""How many of the ledger's newest runs are looked at for those that Temporal has forgotten."""
+"""How many of the ledger's newest runs are looked at for those that Temporal's lacks."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,12 @@ class RunList:
             found = await self._waiting(ledger, agent, limit)
         elif state != "gone":
             found = await self._of_temporal(ledger, limit=limit, agent=agent, state=state)
-        if state in (None, "gone"):
+        if state != "waiting":
             full = len(found) >= limit
             since = min((one.started for one in found), default=None) if full else None
             known = {one.run_key for one in found}
-            found += await self._gone(ledger, known, since, limit=limit, agent=agent)
+            beside = await self._of_ledger(ledger, known, since, limit=limit, agent=agent)
+            found += [one for one in beside if state in (None, one.state)]
         found = sorted(found, key=lambda one: one.started, reverse=True)[:limit]
         return await self._with_waits(ledger, await self._with_reasons(found))
 
@@ -127,7 +129,7 @@ class RunList:
         found += await _of_agent(ledger, page, agent)
         return found[:limit]
 
-    async def _gone(
+    async def _of_ledger(
         self,
         ledger: ActionLedger,
         known: Collection[RunKey],
@@ -136,7 +138,7 @@ class RunList:
         limit: int,
         agent: str | None,
     ) -> list[Listed]:
-        """Return the newest runs that only the ledger has."""
+        """Return the newest runs that Temporal's list lacks: gone, or another framework's."""
         rows = await ledger.runs.list(limit=min(5 * limit, _ROWS_AT_MOST))
         meant = [
             run
@@ -146,12 +148,25 @@ class RunList:
             and agent in (None, run.agent)
             and (since is None or run.created_at > since)
         ]
-        states = await asyncio.gather(*(self._handle(run).state() for run in meant))
-        return [
-            await _listed(ledger, run, "gone")
-            for run, state in zip(meant, states, strict=True)
-            if state == "gone"
-        ]
+        found = await asyncio.gather(*(self._beside(ledger, run) for run in meant))
+        return [one for one in found if one is not None]
+
+    async def _beside(self, ledger: ActionLedger, run: Run) -> Listed | None:
+        """Return a run that Temporal's list does not have; None where it does, or soon will."""
+        listed = await _listed(ledger, run, "gone")
+        try:
+            described = await self._handle(run).describe()
+        except RunGone:
+            return listed
+        if run.can_look_up:
+            return None
+        return replace(
+            listed,
+            state=state_of(described),
+            started=described.start_time,
+            ended=described.close_time,
+            run_id=described.run_id,
+        )
 
     async def _waiting(self, ledger: ActionLedger, agent: str | None, limit: int) -> list[Listed]:
         """Return the runs of which something has waited for a person for the longest time."""

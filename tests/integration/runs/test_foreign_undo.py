@@ -21,6 +21,7 @@ from commitline.errors import DefinitionError
 from commitline.integrations import LedgerPlugin, act, effect
 from commitline.integrations.rules import Rules
 from commitline.ledger import ActionLedger, Effect, Outcome
+from commitline.operating.run_list import newest_runs
 
 from .bench import Bench, eventually, fresh_id
 from .test_forgotten_runs import forgotten
@@ -175,9 +176,19 @@ async def test_calls_inside_one_activity_are_undone_as_others_are(shop: Shop) ->
         run = shop.client.run(handle.id)
         report = await run.undo()
         (unknown,) = [one for one in await run.actions() if one.state == "unknown"]
+        failures = await newest_runs(shop.client, limit=100, state="failed")
+        others = await newest_runs(shop.client, limit=100, state="completed")
         await ledger.settle(unknown.key, Outcome.ok('"reserved"'), by="ada")
         await eventually(undone)
 
+    (listed,) = [one for one in failures if one.id == handle.id]
+    assert (listed.agent, listed.undone, listed.run_id) == (
+        "Clerk",
+        "partly",
+        handle.first_execution_run_id,
+    )
+    assert "'nobody' is to undo 'promise'" in (listed.why or "")
+    assert handle.id not in [one.id for one in others]
     assert isinstance(failed.value.cause, ActivityError)
     assert "'nobody' is to undo 'promise'" in str(failed.value.cause.cause)
     assert report.state == "partly compensated"
