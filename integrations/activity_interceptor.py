@@ -27,7 +27,6 @@ from ..errors import (
     ApprovalMissing,
     ArgumentsChanged,
     CommitlineError,
-    EffectNotDeclared,
     InvalidArguments,
     LedgerError,
     PlanDivergence,
@@ -39,12 +38,12 @@ from .adopted_call import header_of_adopted
 from .call_activities import approved_arguments
 from .coarse_activity import CoarseActivity
 from .compensation import undo_arguments
-from .effect_rule import DECLARE_ONE, EffectRule
+from .effect_rule import EffectRule
 from .family import ArrivedCall, Family, ToolCall
 from .foreign_tool import ForeignTool
 from .mcp_hints import hinted
 from .recorded_models import recorded_completion
-from .ruled_call import RuledCall
+from .ruled_call import RuledCall, not_declared
 from .rules import Rules
 
 log = Log()
@@ -115,7 +114,7 @@ class GuardsActivities(ActivityInboundInterceptor):
 
         rule = call.rule or await self._begun_by(header)
         if rule is None:
-            return arrived.replies.refused(_unruled(call), "")
+            return arrived.replies.refused(not_declared(call.tool), "")
         tool = self._tool(call, rule, converter)
         if rule.gated and await self._is_unjudged(arrived, tool, header):
             return arrived.replies.refused(_unapproved(call), "")
@@ -228,7 +227,3 @@ def _unapproved(call: ToolCall) -> ApprovalMissing:
         f"a person has to approve {call.tool!r}, and its workflow has asked nobody: nothing was "
         "called"
     )
-
-
-def _unruled(call: ToolCall) -> EffectNotDeclared:
-    return EffectNotDeclared(f"{call.tool!r} has no effect, so nothing was called: {DECLARE_ONE}")

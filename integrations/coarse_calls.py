@@ -21,17 +21,16 @@ from ..canonical import dumps
 from ..errors import (
     ApprovalMissing,
     DefinitionError,
-    EffectNotDeclared,
     InvalidArguments,
     NoCurrentCall,
 )
 from ..ledger import Action
 from .acted_call import ActedCall, ActedTool, ActReplies, NoResult
 from .coarse_activity import CoarseActivity, current_activity
-from .effect_rule import DECLARE_ONE, EffectRule, rule_of
+from .effect_rule import EffectRule, rule_of
 from .family import Interrupted, ToolCall
 from .foreign_tool import ForeignTool
-from .ruled_call import RuledCall
+from .ruled_call import RuledCall, not_declared
 from .telling import FailureReplies, told_by
 
 T = TypeVar("T")
@@ -163,8 +162,7 @@ async def _call(
     async def once() -> Any:
         rule = here.rules.rule_for(tool.name) or tool.rule
         if rule is None:
-            reason = f"{tool.name!r} has no effect, so nothing was called: {DECLARE_ONE}"
-            return ActReplies().refused(EffectNotDeclared(reason), "")
+            return ActReplies().refused(not_declared(tool.name), "")
         if rule.gated:
             reason = (
                 f"a person has to approve {tool.name!r}, and nobody is asked inside an activity"

@@ -21,8 +21,8 @@ Approve: TypeAlias = bool | Callable[[dict[str, Any]], Any]
 """Whether a person has to approve a call, or a function of its arguments by name that says so."""
 
 DECLARE_ONE: Final = (
-    "declare READ (repeating it harms nobody), IDEMPOTENT (it takes our key) or AT_MOST_ONCE "
-    "(neither), with `@effect(...)` or `LedgerPlugin(effects={...})`"
+    "declare READ (repeating it harms nobody), IDEMPOTENT (it takes the call's key) or "
+    "AT_MOST_ONCE (neither), with `@effect(...)` or `LedgerPlugin(effects={...})`"
 )
 """What to do about a tool that has none."""
 _ATTRIBUTE: Final = "__commitline_effect__"

@@ -14,11 +14,20 @@ from ..activities.guard.guarded_tool import ToolReplies, ToRun
 from ..activities.guard.protocols import HandOver, Replies
 from ..activities.runner.clock import time_left
 from ..canonical import digest, dumps, parse
-from ..errors import ArgumentsChanged
+from ..errors import ArgumentsChanged, EffectNotDeclared
 from ..ledger import Action, ActionRequest, Effect, Outcome
-from .effect_rule import EffectRule
+from ..logs import Log
+from .effect_rule import DECLARE_ONE, EffectRule
 from .family import ArrivedCall, Interrupted, ReportedFailure, ReportedRefusal, ToolCall
 from .foreign_tool import ForeignTool
+
+log = Log()
+
+
+def not_declared(tool: str) -> EffectNotDeclared:
+    """Return why a tool without a rule is not called: only a model reads it, so the log has it."""
+    log.warning("tool.effect_not_declared", tool=tool)
+    return EffectNotDeclared(f"{tool!r} has no effect, so nothing was called: {DECLARE_ONE}")
 
 
 class RuledCall:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio import activity
 from temporalio.converter import PayloadConverter
 
@@ -17,6 +18,7 @@ from commitline.integrations.family import ReportedFailure, ReportedRefusal
 from commitline.integrations.mcp import MCP, hinted_rule
 from commitline.integrations.mcp_wire import MCPRequest
 from commitline.integrations.pydantic_ai import PydanticAI
+from commitline.integrations.ruled_call import not_declared
 from commitline.integrations.rules import Rules
 from commitline.ledger import Outcome
 
@@ -365,3 +367,13 @@ def test_a_call_of_adk_that_a_person_rejected_sent_nothing() -> None:
         call.checked(ADKResult({"error": "This tool call is rejected."}, rejected))
     with pytest.raises(ReportedFailure, match="lost"):
         call.checked(ADKResult({"error": "connection lost"}, confirmed))
+
+
+def test_a_tool_without_an_effect_is_in_the_log_since_only_a_model_reads_why() -> None:
+    with capture_logs() as logs:
+        told = not_declared("charge")
+
+    assert "'charge' has no effect, so nothing was called: declare READ" in told.message
+    assert [(one["event"], one["log_level"], one["tool"]) for one in logs] == [
+        ("tool.effect_not_declared", "warning", "charge")
+    ]
