@@ -12,6 +12,7 @@ Call = Annotated[str, typer.Argument(metavar="RUN:AT", help="The call, as listed
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decides; kept on the row.")]
 
 _APPROVE: Final = "Decide: commitline approve RUN:AT, or commitline reject RUN:AT --reason WHY"
+_NEEDS: Final = "The run records it itself, which takes a worker of the run's task queue."
 _ANSWER: Final = "Answer: commitline answer RUN:AT/N --value JSON, or plain text"
 
 
@@ -96,14 +97,15 @@ def answer(
     json: AsJson = False,
 ) -> None:
     """Answer a question of a call: the call is made again, with the answer."""
-    from ..operating import decisions
+    from ..operating import console, decisions
     from ..operating.command_client import open_client
 
     check_call(question)
 
     async def work() -> None:
         async with await open_client() as client:
-            await decisions.answer(client, question, value, by=by or user())
+            with console.waiting(f"{question}: answering", _NEEDS):
+                await decisions.answer(client, question, value, by=by or user())
 
     wait_for(work())
     _print_word({"call": question, "decision": "answered", "by": by or user()}, json)
@@ -112,13 +114,15 @@ def answer(
 async def _decide(
     call: str, *, approve: bool, by: str, reason: str, args: dict[str, Any] | None
 ) -> dict[str, str]:
+    from ..operating import console
     from ..operating.command_client import open_client
     from ..operating.decisions import call_named
 
     check_call(call)
     async with await open_client() as client:
         run, position = await call_named(client, call)
-        await run.decide(position, approve=approve, by=by, reason=reason, args=args)
+        with console.waiting(f"{call}: deciding", _NEEDS):
+            await run.decide(position, approve=approve, by=by, reason=reason, args=args)
     return {"call": call, "decision": "approved" if approve else "rejected", "by": by}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -33,6 +33,10 @@ InState = Annotated[
     ),
 ]
 Limit = Annotated[int, typer.Option(min=1, help="How many.")]
+_UNDO_NEEDS: Final = (
+    "It takes a worker of the run's task queue, or one that is a relay. The undo is ordered: "
+    "it goes on, also if this command ends."
+)
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -242,7 +246,7 @@ def undo_run(
             others = await runs.earlier_runs(client, run)
             if show:
                 return await handle.undo_report(), others
-            with console.ERR.status(console.line(f"{run}: undoing what it did")):
+            with console.waiting(f"{run}: undoing what it did", _UNDO_NEEDS):
                 return await handle.undo(reason=reason or f"by {user()}"), others
 
     report, others = wait_for(work())

@@ -6,9 +6,11 @@ be able to move the cursor or to colour an operator's screen.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -40,6 +42,8 @@ _STYLES: Final = {
     "partly": "bold yellow",
     "gone": "yellow",
 }
+_PATIENCE: Final = 10.0
+"""Seconds after which a command says what it waits for."""
 _UNITS: Final = (("s", 60), ("min", 60), ("h", 24))
 
 
@@ -59,6 +63,19 @@ def print_listing(listing: Listing, found: Sequence[Any], *, nothing: str, then:
     listing.print(OUT)
     if then:
         ERR.print(f"\n{then}", style="dim")
+
+
+@contextmanager
+def waiting(doing: str, needs: str) -> Iterator[None]:
+    """Show what is under way while the body waits; where that takes long, what it needs, too."""
+    told = asyncio.get_running_loop().call_later(
+        _PATIENCE, lambda: ERR.print(needs, style="dim", markup=False, soft_wrap=True)
+    )
+    try:
+        with ERR.status(line(doing)):
+            yield
+    finally:
+        told.cancel()
 
 
 def text(value: str, *, limit: int = 100_000) -> Text:

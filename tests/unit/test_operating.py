@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from io import StringIO
@@ -13,7 +14,7 @@ from commitline.activities.contract.conversation import FinishReason, RunResult
 from commitline.identity import ActionKey, Position, RunKey
 from commitline.ledger import QueuedAction, UndoReport
 from commitline.ledger.undo_rules import ActionFate, Fate
-from commitline.operating import actions, relay, runs
+from commitline.operating import actions, console, relay, runs
 from commitline.operating.check import Check
 from commitline.operating.console import OUT
 from commitline.operating.doctor import print_checks
@@ -179,3 +180,17 @@ def test_a_task_queue_that_no_worker_polls_is_named_with_what_to_do(
     assert "1 of them are undos and settlements: the next look of the relay moves" in shown
     assert "COMMITLINE_TASK_QUEUE=older" not in shown
     assert "nothing to do" not in shown
+
+
+async def test_a_command_that_waits_for_long_says_what_for_and_no_other_does(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with console.waiting("r: undoing", "It takes a worker."):
+        await asyncio.sleep(0)
+    in_time = capsys.readouterr().err
+    monkeypatch.setattr(console, "_PATIENCE", 0)
+    with console.waiting("r: undoing", "It takes a worker."):
+        await asyncio.sleep(0.01)
+
+    assert "It takes a worker." not in in_time
+    assert "It takes a worker." in capsys.readouterr().err
