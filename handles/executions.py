@@ -7,15 +7,17 @@ the SDK. Remove when ``WorkflowExecutionStatus`` has ``PAUSED``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
+from temporalio.api.common.v1 import Payload
 from temporalio.api.common.v1 import WorkflowExecution as Execution
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as Status
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice.v1 import (
     DescribeWorkflowExecutionRequest,
+    GetWorkflowExecutionHistoryRequest,
     ListWorkflowExecutionsRequest,
 )
 from temporalio.client import Client, WorkflowExecutionDescription
@@ -81,15 +83,34 @@ def naming_codec() -> Iterator[None]:
         raise unreadable(encoding) from err
 
 
-async def check_readable(described: WorkflowExecutionDescription) -> None:
-    """Look, by its memo, whether this process can read what Temporal keeps of a workflow.
+async def check_readable(temporal: Client, described: WorkflowExecutionDescription) -> None:
+    """Look whether this process can read what Temporal keeps of a workflow.
+
+    Its memo says so. A workflow of another framework may have none: then its input does.
+
+    Args:
+        temporal: Whose codec counts.
+        described: The workflow.
 
     Raises:
         PayloadUnreadable: It is encoded, and this process lacks the codec: what it sends there
             would stand in plain text among it.
     """
     with suppress(RuntimeError), naming_codec():  # of a type that the converter does not know
-        await described.memo()
+        if not await described.memo():
+            await temporal.data_converter.decode(await _input_of(temporal, described))
+
+
+async def _input_of(temporal: Client, described: WorkflowExecutionDescription) -> Sequence[Payload]:
+    """Return the payloads that a workflow was started with."""
+    asked = GetWorkflowExecutionHistoryRequest(
+        namespace=temporal.namespace,
+        execution=Execution(workflow_id=described.id, run_id=described.run_id),
+        maximum_page_size=1,
+    )
+    answer = await temporal.workflow_service.get_workflow_execution_history(asked, retry=True)
+    started = answer.history.events[0].workflow_execution_started_event_attributes
+    return started.input.payloads
 
 
 async def memo_text(described: WorkflowExecutionDescription, key: str) -> str | None:

@@ -175,7 +175,7 @@ class RunWorkflow:
             described = await self.describe()
         except RunNotFound:
             return await self.run_key()
-        await check_readable(described)
+        await check_readable(self._connection.temporal, described)
         return await run_key_of(described)
 
     async def check_recorded(self, run_key: RunKey) -> None:

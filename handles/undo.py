@@ -37,7 +37,7 @@ async def undo(connection: Connection, workflow: RunWorkflow, *, reason: str) ->
         described = await workflow.describe()
     except RunGone:
         return await _undo_gone(connection, workflow, why)
-    await check_readable(described)
+    await check_readable(connection.temporal, described)
     run_key = await run_key_of(described)
     ledger = await connection.ledger()
     found = await ledger.runs.get(run_key)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 from temporalio import activity, workflow
+from temporalio.api.common.v1 import Payload
 from temporalio.client import Client, WorkflowHandle
+from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 from commitline import AgentClient
-from commitline.errors import ApprovalRefused, InvalidArguments
+from commitline.errors import ApprovalRefused, InvalidArguments, PayloadUnreadable
 from commitline.integrations import EffectRule, LedgerPlugin, effect
 from commitline.ledger import Approval, Effect
 
@@ -109,6 +111,16 @@ class Shop:
             max_cached_workflows=0,
         ):
             yield
+
+
+class Codec(PayloadCodec):
+    """Stands for an encryption: what it has encoded is no JSON any more."""
+
+    async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [Payload(metadata={"encoding": b"binary/theirs"}, data=one.data) for one in payloads]
+
+    async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
+        return [Payload(metadata={"encoding": b"json/plain"}, data=one.data) for one in payloads]
 
 
 @pytest.fixture
@@ -351,3 +363,21 @@ async def test_what_the_ledger_has_lost_is_asked_for_anew_when_somebody_decides(
 
     assert told == ["paid 4900"]
     assert CALLED == [("4821", 4900, "eur")]
+
+
+async def test_no_word_is_sent_in_plain_text_among_encoded_payloads(shop: Shop) -> None:
+    theirs = await Client.connect(
+        shop.bench.temporal.service_client.config.target_host,
+        data_converter=replace(DataConverter.default, payload_codec=Codec()),
+    )
+    begun = await theirs.start_workflow(
+        Clerk.run, [100], id=fresh_id(), task_queue=fresh_id("nobody")
+    )
+    without = shop.client.run(begun.id)
+
+    for word in (without.decide("pay#0", approve=True, by="ada"), without.undo()):
+        with pytest.raises(PayloadUnreadable, match="binary/theirs"):
+            await word
+    async with AgentClient(theirs, shop.bench.settings) as with_codec:
+        with pytest.raises(ApprovalRefused):  # it is read, and nothing waits
+            await with_codec.run(begun.id).decide("pay#0", approve=True, by="ada")
