@@ -1,4 +1,4 @@
-"""Which actions nobody brings to an end, for one who looks at the database from outside.
+"""Which actions nobody brings to an end, or perhaps nobody, for one who looks from outside.
 
 `RelayLedger` gives them an exit. That each action has one is said by ``commitline_exit`` in the
 migration.
@@ -7,11 +7,12 @@ migration.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
 
-from ..identity import ActionKey
+from ..identity import ActionKey, RunKey
 from .pool import connect_once
 from .sql import QUERIES
 
@@ -25,10 +26,31 @@ async def keys_without_exit(database_url: str, *, limit: int) -> Sequence[Action
         LedgerUnavailable: The database cannot be reached.
         SchemaMismatch: It is not in UTF-8.
     """
+    rows = await _rows(database_url, "without_exit", limit)
+    return None if rows is None else [ActionKey(row["key"]) for row in rows]
+
+
+async def calls_left(database_url: str, *, limit: int) -> Sequence[tuple[ActionKey, RunKey]] | None:
+    """Return calls of other frameworks' workflows at which nobody is; None: no ledger.
+
+    They are dispatched, and their runs are open. A workflow that goes on makes them again; of one
+    that has ended, a relay or a person brings them to an end. It only reads.
+
+    Raises:
+        LedgerUnavailable: The database cannot be reached.
+        SchemaMismatch: It is not in UTF-8.
+    """
+    rows = await _rows(database_url, "calls_left", limit)
+    return (
+        None if rows is None else [(ActionKey(row["key"]), RunKey(row["run_key"])) for row in rows]
+    )
+
+
+async def _rows(database_url: str, query: str, limit: int) -> list[dict[str, Any]] | None:
     async with await connect_once(database_url) as connection:
         try:
             cursor = connection.cursor(row_factory=dict_row)
-            await cursor.execute(QUERIES["without_exit"], {"limit": limit})
-            return [ActionKey(row["key"]) for row in await cursor.fetchall()]
+            await cursor.execute(QUERIES[query], {"limit": limit})
+            return await cursor.fetchall()
         except psycopg.Error:
             return None

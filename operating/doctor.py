@@ -16,7 +16,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from . import app_checks, database_checks, temporal_checks
+from . import app_checks, database_checks, left_calls, temporal_checks
 from .check import Check, bounded
 from .console import line, state_text
 from .search_attributes import search_attributes
@@ -45,6 +45,7 @@ async def examine(queue: str | None = None, *, fix: bool = False) -> list[Check]
         bounded("session", database_checks.session()),
         bounded("commits", database_checks.commits(), needed=False),
         bounded("actions", database_checks.actions(), needed=False),
+        bounded("calls", left_calls.left_calls(), needed=False),
         bounded("database clock", database_checks.clock(), needed=False),
         bounded("Temporal", temporal_checks.temporal()),
         bounded("Temporal clock", temporal_checks.clock(), needed=False),

@@ -33,6 +33,17 @@ select a.*, clock_timestamp() as now from agent_actions a
  order by a.created_at, a.key
  limit %(limit)s;
 
+-- calls_left: dispatched calls of workflows that are not ours and that the ledger has as open, on
+-- which no attempt is at work; first those for the longest time. Their workflow may have ended.
+select key, run_key from agent_actions
+ where status = 'pending' and parked_at is null and dispatched_at is not null and not relayed
+   and lease_until < clock_timestamp() and run_key = any(array(
+       select run_key from agent_runs
+        where state <> 'ended' and spec is null and parent_key is null
+          and not starts_with(run_key, 'outbox/')))
+ order by lease_until, key
+ limit %(limit)s;
+
 -- clear_runs: look at ended runs, those first that were seen longest ago, and clear those of which
 -- each action has an end, or is left to a person; also what the relay is to undo. Returns whether one
 -- of their actions has no exit.
