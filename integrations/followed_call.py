@@ -51,10 +51,12 @@ GATED: Final = "commitline-approval"
 """The patch of a call that waits for an approval; the call's position follows."""
 SETTLED: Final = "commitline-settled"
 """The patch of a call that the server has given up; the same."""
+SETTLED_HERE: Final = "commitline-settled-here"
+"""The patch of such a call of which the workflow's own queue was asked, too; the same."""
 _ATTEMPT: Final = timedelta(seconds=15)
 _NO_WORKER: Final = timedelta(seconds=30)
-"""After which a call that was given up is told as unknown, if no worker of its queue is there: that
-may be why it was given up."""
+"""After which no worker of a queue is taken to be there. For the tool's queue, that may be why its
+call was given up."""
 _RETRY: Final = RetryPolicy(
     initial_interval=timedelta(milliseconds=100), maximum_interval=timedelta(seconds=10)
 )
@@ -184,7 +186,7 @@ class FollowedCall:
         )
         what = f"What became of {self.call.tool}?"
         try:
-            settled = await self._ask(SettledCall, SETTLE_CALL, request, what, waits=_NO_WORKER)
+            settled = await self._ask_either(request, what)
         except ActivityError as err:
             if not isinstance(err.cause, TimedOutError):
                 raise
@@ -197,6 +199,24 @@ class FollowedCall:
         assert outcome is not None, "one of the two is there"
         duplicate_of = settled.duplicate_of
         return self._told(lambda: self.replies.done(settled.key, outcome, duplicate_of, None))
+
+    async def _ask_either(self, request: SettleCall, what: str) -> SettledCall:
+        """Ask on the queue of the tool; if it has no worker any more, on the workflow's own.
+
+        A queue may have one worker only, which is gone for good.
+
+        Raises:
+            ActivityError: Neither has a worker with activities.
+        """
+        own = workflow.info().task_queue
+        try:
+            return await self._ask(SettledCall, SETTLE_CALL, request, what, waits=_NO_WORKER)
+        except ActivityError as err:
+            elsewhere = self.input.task_queue not in (None, own)
+            gone = elsewhere and isinstance(err.cause, TimedOutError)
+            if not gone or not self._is_patched(SETTLED_HERE):
+                raise
+        return await self._ask(SettledCall, SETTLE_CALL, request, what, waits=_NO_WORKER, on=own)
 
     def _tell(self, reply: Reply) -> Any:
         return self._told(lambda: self.replies.tell(reply))
@@ -214,7 +234,7 @@ class FollowedCall:
         types = None if kind is None else [kind]
         return workflow.payload_converter().from_payloads([raw.payload], types)[0]
 
-    # --- activities of our own, on the queue of the tool ------------------------------------------
+    # --- activities of our own, on the queue of the tool or another -------------------------------
 
     async def _ask(
         self,
@@ -224,11 +244,18 @@ class FollowedCall:
         what: str,
         *,
         waits: timedelta | None = None,
+        on: str | None = None,
     ) -> T:
-        return unpack(kind, await self._start_ours(activity, request, what, waits=waits))
+        return unpack(kind, await self._start_ours(activity, request, what, waits=waits, on=on))
 
     def _start_ours(
-        self, activity: str, request: Any, what: str, *, waits: timedelta | None = None
+        self,
+        activity: str,
+        request: Any,
+        what: str,
+        *,
+        waits: timedelta | None = None,
+        on: str | None = None,
     ) -> Handle:
         return self.start(
             replace(
@@ -236,6 +263,7 @@ class FollowedCall:
                 activity=activity,
                 args=[pack(request)],
                 activity_id=None,
+                task_queue=on or self.input.task_queue,
                 schedule_to_close_timeout=None,
                 schedule_to_start_timeout=waits,
                 start_to_close_timeout=_ATTEMPT,

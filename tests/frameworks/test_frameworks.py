@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
+from temporalio.exceptions import TimeoutType
 
 from commitline.tests.frameworks.stage import Stage
 
@@ -384,3 +385,20 @@ async def test_hints_of_an_mcp_server_count_where_they_are_trusted(stage: Stage)
     assert "unknown" in told["mcp_shop"].split(" | ")[1]
     # What only reads has no row.
     assert await stage.states() == stage.each(UNKNOWN)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("apps", [["openai_server@stateful"]])
+async def test_a_stateful_server_that_dies_with_its_worker_leaves_the_charge_unknown(
+    stage: Stage,
+) -> None:
+    handles = await stage.start()
+    await stage.die_after("charge_card")
+    with stage.worker():
+        told = await stage.ends(handles)
+
+    # Its task queue had that one worker. The framework ends the run by its next request to the
+    # server, which no worker takes: the time-out schedule_to_start.
+    assert told == stage.each(f"failed: {TimeoutType.SCHEDULE_TO_START.value}")
+    assert stage.effects("charge") == stage.requests("charge") == stage.each(1)
+    assert await stage.states() == stage.each([("charge_card", "unknown")])

@@ -7,8 +7,9 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 from temporalio import activity, workflow
@@ -17,10 +18,14 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
+from commitline.identity import Position, run_key
 from commitline.integrations import LedgerPlugin, effect, followed_call
-from commitline.ledger import ActionLedger, Effect, ledger_pool
+from commitline.ledger import ActionLedger, ActionRequest, Attempt, Effect, Outcome, ledger_pool
+from commitline.operating.check import Check
+from commitline.operating.doctor import examine
 
 from .bench import Bench, eventually, fresh_id
+from .relay_bench import expire
 
 CALLED: list[str] = []
 GO_ON = threading.Event()
@@ -79,12 +84,14 @@ class Shop:
         )
 
     @asynccontextmanager
-    async def serving(self, *, guarded: bool = True) -> AsyncIterator[None]:
+    async def serving(
+        self, *, guarded: bool = True, activities: bool = True
+    ) -> AsyncIterator[None]:
         async with Worker(
             await self.client(guarded=guarded),
             task_queue=self.bench.settings.task_queue,
             workflows=[Clerk],
-            activities=[pay],
+            activities=[pay] if activities else [],
             workflow_runner=UnsandboxedWorkflowRunner(),
         ):
             yield
@@ -146,12 +153,31 @@ async def test_a_call_that_no_attempt_began_in_time_is_never_made(shop: Shop) ->
     assert CALLED == ["4821"]
 
 
-async def test_a_call_whose_queue_has_no_worker_is_told_as_unknown(
+async def test_a_call_whose_queue_has_no_worker_is_settled_on_the_queue_of_its_workflow(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(followed_call, "_NO_WORKER", timedelta(seconds=1))
     queue = f"{shop.bench.settings.task_queue}-none"
+    GO_ON.set()
     async with shop.serving():
+        handle = await shop.start("", queue)
+        _, told = await handle.result()
+        _, row = await shop.ledger.list()
+
+    assert told.startswith("GivenUp: nothing was sent until the server ended its activity")
+    assert (row.position, row.state, row.effect_possible) == ("pay#1", "error", False)
+    assert CALLED == ["4821"]
+    await Replayer(
+        workflows=[Clerk], plugins=[shop.plugin], workflow_runner=UnsandboxedWorkflowRunner()
+    ).replay_workflow(await handle.fetch_history())
+
+
+async def test_a_call_that_no_worker_can_ask_about_is_told_as_unknown(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed_call, "_NO_WORKER", timedelta(seconds=1))
+    queue = f"{shop.bench.settings.task_queue}-none"
+    async with shop.serving(activities=False):
         (told,) = await (await shop.start(queue)).result()
 
     assert told.startswith("OutcomeUnknown: ")
@@ -170,3 +196,35 @@ async def test_a_time_out_of_a_history_without_the_plugin_replays_as_it_is(shop:
     ).replay_workflow(history)
 
     assert "ScheduleToClose" in told
+
+
+async def test_doctor_names_a_call_whose_workflow_has_ended_and_that_no_relay_parks(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPORAL_ADDRESS", shop.bench.temporal.service_client.config.target_host)
+    monkeypatch.setenv("COMMITLINE_DATABASE_URL", shop.bench.settings.database_url)
+
+    async def looked() -> Check:
+        return next(one for one in await examine() if one.name == "calls")
+
+    handle = await shop.start()
+    run = run_key(handle.id, handle.first_execution_run_id or "")
+    now = datetime.now(tz=UTC)
+    await shop.ledger.runs.open(
+        run_key=run, workflow_id=handle.id, agent="Clerk", input_digest="", attempt_at=now
+    )
+    wanted = ActionRequest(run, Position("pay#0"), "pay", "{}", Effect.AT_MOST_ONCE, "r", "e")
+    await shop.ledger.claim(wanted, Attempt(now, uuid4(), timedelta(seconds=60)))
+    at_work = await looked()
+    await expire(shop.bench, wanted.key)
+    goes_on = await looked()
+    await handle.terminate()
+    left = await looked()
+    never = Outcome.error(kind="Never", message="it did not happen", effect_possible=False)
+    await shop.ledger.settle(wanted.key, never, by="ada")
+    settled = await looked()
+
+    assert [one.state for one in (at_work, goes_on, settled)] == ["ok"] * 3
+    assert left.state == "wrong"
+    assert wanted.key in left.found
+    assert "commitline actions settle" in left.remedy
