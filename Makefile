@@ -51,7 +51,7 @@ format: $(VENV)/.installed-all ## Format the code and mend what the linter can.
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.installed-bench ## Measure starts, the ledger, turns, histories, a recovery, the plugin; fail at the end.
-	@failed=0; for one in start ledger turns history recovery integrations; do \
+	@failed=0; for one in start ledger turns history recovery integrations traces; do \
 	echo "== bench/$$one.py"; $(BIN)/python bench/$$one.py || failed=1; done; exit $$failed
 
 bench-scale: $(VENV)/.installed-all ## Time each query over a million actions.

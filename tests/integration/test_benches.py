@@ -25,6 +25,7 @@ TINY: dict[str, tuple[list[str], str]] = {
     "history": (["--turns", "1", "2"], "history_bytes"),
     "recovery": (["--runs", "1"], "recovery_seconds"),
     "integrations": (["--rounds", "1", "--calls", "2"], "ratio"),
+    "traces": (["--rounds", "1"], "spans"),
     "scale": (["--actions", "10000"], "queries"),
 }
 """The arguments that make a bench short, and a name of what it finds."""

@@ -1057,7 +1057,7 @@ begin
     foreach one in array array[
         'agent_runs', 'agent_actions', 'agent_domain_keys', 'agent_threads', 'agent_messages',
         'agent_requests', 'agent_states', 'agent_values', 'agent_approvals', 'agent_questions',
-        'agent_relay', 'agent_intents'
+        'agent_relay', 'agent_intents', 'agent_sweeps'
     ] loop
         execute format(
             'create trigger %I before insert or update or delete on %I for each statement '

@@ -10,6 +10,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pytest
+from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
 from commitline import App, tool
@@ -358,7 +359,9 @@ async def test_an_undo_without_effect_is_made_anew_by_the_next_unwinding_under_t
     assert (await ledger.undo.report(RUN)).state == "compensated"
 
 
-async def test_a_plan_travels_however_large_what_it_undoes_with(ledger: ActionLedger) -> None:
+async def test_a_plan_travels_however_large_what_it_undoes_with(
+    ledger: ActionLedger, temporal_client: Client
+) -> None:
     @tool(effect=Effect.IDEMPOTENT)
     async def refund(note: str) -> None: ...
 
@@ -372,7 +375,8 @@ async def test_a_plan_travels_however_large_what_it_undoes_with(ledger: ActionLe
     await begin(ledger, by=BY)
     undoes = UndoActivities(App(tools=[charge_noted]), ledger.undo, heartbeat_seconds=1)
 
-    raw = await ActivityEnvironment().run(undoes.plan, pack(PlanUndo(RUN, [])))
+    worker = ActivityEnvironment(temporal_client)
+    raw = await worker.run(undoes.plan, pack(PlanUndo(RUN, [])))
 
     assert [(step.key, step.problem) for step in unpack(UndoPlan, raw).steps] == [
         (charge(at_step).key, "") for at_step in ("2.0", "1.0", "0.0")
