@@ -169,6 +169,7 @@ def without_seconds(result: Result) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_and_nothing_else_and_tells_the_rest_on_stderr(
     temporary: Path,
 ) -> None:

@@ -445,6 +445,7 @@ def test_an_action_that_does_not_exist_is_named(ledger_with_actions: str) -> Non
     assert "no action 'support-4821:7.7'" in failed.stderr
 
 
+@pytest.mark.slow
 def test_a_run_whose_worker_was_killed_ends_after_dev_was_stopped_and_started(
     folder: Path,
 ) -> None:
@@ -488,6 +489,7 @@ def run_facts(listed: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(run["id"], run["agent"], run["state"]) for run in listed]
 
 
+@pytest.mark.slow
 def test_a_second_dev_in_the_same_folder_says_that_one_runs(folder: Path) -> None:
     with dev(folder) as first:
         second = commitline("dev", cwd=folder)

@@ -13,7 +13,12 @@ from commitline.tests.integration.test_cli import environment
 
 
 @pytest.mark.parametrize(
-    ("name", "order"), [("openai_agents", "4821"), ("pydantic_ai", "4822"), ("langgraph", "4823")]
+    ("name", "order"),
+    [
+        ("openai_agents", "4821"),
+        pytest.param("pydantic_ai", "4822", marks=pytest.mark.slow),
+        pytest.param("langgraph", "4823", marks=pytest.mark.slow),
+    ],
 )
 def test_an_example_charges_and_mails_by_its_own_command(
     name: str, order: str, devstack: DevStack, database_url: str, tmp_path: Path

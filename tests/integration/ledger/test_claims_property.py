@@ -631,7 +631,7 @@ class World:
             assert unreleased == ({holder} if holder else set())
 
 
-@examples(80)
+@examples(50)
 @given(plan=plans)
 def test_in_any_order_of_claims_crashes_and_records_the_promises_hold(
     open_pool: Pool, run_the_loop: RunTheLoop, plan: Plan
@@ -660,7 +660,7 @@ trees = st.recursive(
 )
 
 
-@examples(100)
+@examples(60)
 @given(args=trees, result=trees)
 def test_arguments_and_results_come_back_exactly(
     open_pool: Pool, run_the_loop: RunTheLoop, args: Json, result: Json

@@ -373,7 +373,7 @@ def check_versions(rows: list[dict[str, Any]], version: int, forks: int) -> None
     assert all(found == list(range(len(found))) for found in ordinals.values())
 
 
-@examples(40)
+@examples(25)
 @given(plan=plans)
 def test_in_any_order_of_commits_requests_and_forks_the_promises_hold(
     open_pool: Pool, run_the_loop: RunTheLoop, plan: list[tuple[str, int, int]]

@@ -239,6 +239,7 @@ async def test_a_task_that_exits_ends_its_tool_and_not_the_others(bench: Bench) 
     assert [result.status for result in ran.results] == ["error", "ok"]
 
 
+@pytest.mark.slow
 async def test_a_large_result_stops_no_heartbeat(bench: Bench) -> None:
     @tool(effect=Effect.READ)
     def heavy() -> list[dict[str, int]]:
