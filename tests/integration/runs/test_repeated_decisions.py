@@ -136,7 +136,7 @@ async def test_a_decision_that_surely_counts_no_more_leaves_no_event(bench: Benc
 
         async def settled() -> bool:
             progress = (await run.status()).progress
-            return progress is not None and progress.calls[0].state == "error"
+            return progress is not None and progress.calls[0].state == "rejected"
 
         await eventually(settled)
         said = Decide(first.run_key, first.position, approve=True, by="eve")
