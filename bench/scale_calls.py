@@ -379,6 +379,13 @@ LOOKS: Final[tuple[Case, ...]] = (
     ("", lambda on: on.ledger.relay.adopt()),
     ("", lambda on: on.ledger.relay.settle_repeats()),
     ("", lambda on: WaitingLedger.beside(on.ledger).look()),
+    (
+        ", nothing due",
+        lambda on: on.ledger.relay.sweeps.take(
+            namespace=NAMESPACE, task_queue="bench", every=timedelta(hours=9)
+        ),
+    ),
+    ("", lambda on: on.ledger.relay.queue_parked(most=1000, tools=SERVED, namespace=NAMESPACE)),
 )
 """Looks of the relay, each the same every time."""
 
