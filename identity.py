@@ -104,6 +104,15 @@ def run_key(workflow_id: str, first_execution_run_id: str) -> RunKey:
     return RunKey(f"{workflow_id}/{first_execution_run_id}")
 
 
+def listed_run_key(workflow_id: str, first_execution_run_id: str) -> RunKey:
+    """Name what Temporal lists as a run, also under an id that no run may have.
+
+    Anybody may start a workflow of ours. One odd id must not break a look at all of them; the
+    ledger has no run of this name.
+    """
+    return RunKey(f"{workflow_id}/{first_execution_run_id}")
+
+
 def first_execution(run: RunKey) -> str | None:
     """Return the id of a run's first execution; None of a sub-agent's run, and of the outbox's."""
     last = run.rpartition("/")[2]

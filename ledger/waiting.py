@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from ..identity import RunKey
 from .statements import LedgerCalls
+
+MOST_COUNTED: Final = 100
+"""Of each kind; the query stops there."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Waiting:
     """``unknown``: actions that a person has to settle. ``approval``, ``question``: of runs that
     act on the answer. ``relay``: actions that are due, and that no relay has taken."""
     number: int
-    """At most 100: what is beyond that is not counted."""
+    """At most `MOST_COUNTED`: what is beyond that is not counted."""
     oldest_seconds: float
     """0 where none waits."""
 

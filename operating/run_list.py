@@ -22,7 +22,7 @@ from ..errors import CommitlineError, RunGone
 from ..handles.executions import list_executions, state_name
 from ..handles.run_workflow import state_of
 from ..handles.thread import RunHandle
-from ..identity import RunKey, is_of_outbox
+from ..identity import RunKey, is_of_outbox, listed_run_key
 from ..ledger import ActionLedger, Run
 from ..ledger.waiting import RunWaits, WaitingLedger
 from .console import age, line, state_text
@@ -243,11 +243,8 @@ async def _of_agent(
 
 
 def _key_of(run: WorkflowExecutionInfo) -> RunKey:
-    """Return the run's key, if it is in its first execution.
-
-    A workflow of ours may have an id that no run may have. It is listed all the same.
-    """
-    return RunKey(f"{run.execution.workflow_id}/{run.execution.run_id}")
+    """Return the run's key, if it is in its first execution."""
+    return listed_run_key(run.execution.workflow_id, run.execution.run_id)
 
 
 async def _row_of(ledger: ActionLedger, run: WorkflowExecutionInfo) -> Run | None:

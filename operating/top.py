@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..client import AgentClient
 from ..errors import LedgerUnavailable
-from ..ledger.waiting import Waiting, WaitingLedger
+from ..ledger.waiting import MOST_COUNTED, Waiting, WaitingLedger
 from . import run_list
 from .console import age_of_seconds
 from .run_list import Listed, RunList
@@ -26,8 +26,6 @@ _KINDS: Final = {
     "unknown": "unknown",
     "relay": "due in the relay",
 }
-_MOST: Final = 100
-"""What is beyond that is not counted."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ def screen(found: Snapshot) -> Group:
 def summary(found: Snapshot) -> Text:
     """Say in a line how much waits, and since when."""
     said = [
-        f"{one.number}{'+' if one.number >= _MOST else ''} {_KINDS[one.kind]}"
+        f"{one.number}{'+' if one.number >= MOST_COUNTED else ''} {_KINDS[one.kind]}"
         f" ({age_of_seconds(one.oldest_seconds)})"
         for one in found.waiting
         if one.number

@@ -17,7 +17,7 @@ from typing import Final
 from temporalio.client import Client, WorkflowExecution
 from temporalio.service import RPCError, RPCStatusCode
 
-from ...identity import RunKey, run_key
+from ...identity import listed_run_key
 from ...ledger import ActionLedger
 from ...logs import Log
 from ..contract.runs import AGENT_RUN, LOOK, PLAN_RUN
@@ -77,7 +77,8 @@ class MissingRuns:
         return True
 
     async def _tell_some(self, found: Sequence[WorkflowExecution]) -> None:
-        known = await self._runs.known([(one.id, run_key(one.id, one.run_id)) for one in found])
+        named = [(one.id, listed_run_key(one.id, one.run_id)) for one in found]
+        known = await self._runs.known(named)
         await side_by_side([self._tell_one(one.id) for one in found if one.id not in known])
 
     async def _tell_one(self, workflow_id: str) -> bool:
@@ -86,7 +87,7 @@ class MissingRuns:
         if found is None or found.workflow_execution_info.history_length < _BEGUN:
             return False
         info = found.workflow_execution_info
-        key: RunKey = run_key(workflow_id, info.first_run_id or info.execution.run_id)
+        key = listed_run_key(workflow_id, info.first_run_id or info.execution.run_id)
         if info.HasField("close_time") or await self._runs.get(key) is not None:
             return False
         log.error("relay.run_missing", run_key=key)

@@ -10,12 +10,14 @@ from temporalio.exceptions import ApplicationError
 
 from commitline import Effect, ToolContext, tool
 from commitline.activities.model.scripted_model import call, say
+from commitline.activities.runs.missing_runs import MissingRuns
 from commitline.errors import InvalidRunId
 from commitline.examples.shop.app import charge_card, send_receipt
 from commitline.testing.processes import ProviderProcess
 from commitline.workflows import RunInput
 
-from .bench import Bench, fresh_id, one_agent
+from .bench import Bench, eventually, fresh_id, one_agent
+from .relay_bench import ledger_of
 
 CHARGE = ("charge_card", {"order_id": "4821", "amount_cents": 4900})
 RECEIPT = ("send_receipt", {"order_id": "4821", "to": "ada@example.com"})
@@ -152,13 +154,22 @@ async def test_an_unusable_id_is_refused_at_the_start(bench: Bench, unusable: st
 async def test_an_unusable_id_that_comes_by_another_client_fails_the_run(bench: Bench) -> None:
     from commitline.activities.contract.encoding import pack
 
+    run = await bench.temporal.start_workflow(
+        "AgentRun",
+        pack(RunInput("agent", "go")),
+        id=fresh_id("bestellung-ü"),
+        task_queue=bench.settings.task_queue,
+    )
+
+    async def is_listed() -> bool:
+        return [one.id async for one in bench.temporal.list_workflows(query)] == [run.id]
+
+    query = f"TaskQueue = '{bench.settings.task_queue}'"
+    await eventually(is_listed)
+    async with ledger_of(bench) as ledger:  # a worker's look at all runs does not break
+        queue = bench.settings.task_queue
+        await MissingRuns(ledger, bench.temporal, task_queue=queue).tell()
     async with bench.serving(one_agent([], [say("Done.")])):
-        run = await bench.temporal.start_workflow(
-            "AgentRun",
-            pack(RunInput("agent", "go")),
-            id=fresh_id("bestellung-ü"),
-            task_queue=bench.settings.task_queue,
-        )
         with pytest.raises(WorkflowFailureError) as failed:
             await run.result()
 
